@@ -1,0 +1,56 @@
+# Everything sets itself up: a virtual environment in .venv, installed once and again when pyproject.toml changes.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKSPACE ?= longtake-workspace
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test test-slow test-service lint format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | awk -F: '{printf "  make %-14s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.installed  ## draw a small world, train a captioner on it, score it, write a report
+	$(BIN)/longtake demo --workspace $(WORKSPACE)
+
+test: $(VENV)/.installed-dev  ## lint, types, import contract and the tests
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-slow: $(VENV)/.installed-dev  ## the long checks: kills at random moments of the whole demo
+	$(BIN)/python -m pytest -q -m slow
+
+test-service: $(VENV)/.installed-dev  ## checks that need real services
+	$(BIN)/python -m pytest -q -m service || [ $$? -eq 5 ]
+
+lint: $(VENV)/.installed-dev  ## ruff, mypy and the import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.installed-dev  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed-dev  ## measure, as ratios against rivals or limits of the same run
+	$(BIN)/python benches/bookkeeping.py
+	$(BIN)/python benches/feature_reading.py
+
+clean:  ## remove the virtual environment and caches (never a workspace)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed; install it or say 'make PYTHON=/path/to/python3.11'"; exit 1; }
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] < (3, 13); print("" if ok else f"Longtake needs Python 3.11 or 3.12, $(PYTHON) is {sys.version.split()[0]}; say make PYTHON=/path/to/python3.11"); sys.exit(not ok)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing Longtake into $(VENV) (a few minutes, once)"
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "installing Longtake and its development tools into $(VENV) (a few minutes, once)"
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,1 @@
+"""What runs and in which order: the pipeline, the recipes and the command line."""

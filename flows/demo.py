@@ -1,0 +1,35 @@
+"""The demo: the recipe 'demo' on a world of its own inside the workspace, drawn when it is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.recipe import Recipe, load_recipe
+from storage.datasets.demo import DemoOptions, draw_world
+from storage.errors import UsageError
+from storage.fingerprints import digest
+from storage.workspace import Workspace
+from tasks.progress import console, meter
+
+
+def demo_recipe(workspace: Workspace, settings: Sequence[str], draw: bool = True) -> Recipe:
+    """The demo recipe with its world's folder filled in. Another seed or size is another world beside the first."""
+    recipe = load_recipe("demo", settings)
+    if not isinstance(recipe.dataset, DemoOptions):
+        raise UsageError("'longtake demo' draws its own data; for other data use 'longtake run RECIPE --data FOLDER'")
+    world = recipe.dataset
+    if world.path is None:
+        key = digest(world.model_dump(mode="json", exclude={"path", "name"}))
+        world = world.model_copy(update={"path": str(workspace.root / "data" / f"demo-{key[:12]}")})
+    if draw:
+        _draw(world)
+    return recipe.model_copy(update={"dataset": world})
+
+
+def _draw(world: DemoOptions) -> None:
+    total = world.train + world.val + world.test
+    with meter("drawing the demo world", total, "clips") as shown:
+        drawn = draw_world(Path(str(world.path)), world, progress=lambda done, _total: shown.to(done))
+    if drawn:
+        console.print(f"[green]✓[/] demo world drawn: {total} clips in {world.path}", highlight=False, soft_wrap=True)

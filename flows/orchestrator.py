@@ -1,0 +1,68 @@
+"""Prefect's settings and its embedded server: start-up that does not depend on luck, and a history that is whole.
+
+A Prefect server named by PREFECT_API_URL or a profile is used as it is. Otherwise Prefect starts a server of its own for
+the time of the run, on the database in PREFECT_HOME."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+from storage.workspace import Workspace
+
+_DRAIN_SECONDS = 30.0
+
+
+def configure(workspace: Workspace, verbose: bool = False) -> None:
+    """Set what the user has not set. Must run before Prefect is imported, because Prefect reads it then."""
+    defaults = {
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # 20 s, the default, fails on a slow machine
+        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.root / "prefect-results"),
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "20" if verbose else "60",  # the command line reports by itself
+        "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def started() -> Iterator[None]:
+    """The API is there. Two runs that start at once on a new database would both migrate it, so one waits."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+
+    if PREFECT_API_URL.value():
+        yield
+        return
+    home = Path(PREFECT_HOME.value())
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "longtake-start.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with get_client(sync_client=True) as client:
+            client.api_healthcheck()
+        fcntl.flock(file, fcntl.LOCK_UN)
+    yield
+
+
+def wait_for_history(flow_run_id: UUID) -> bool:
+    """Wait until every task run of a flow run is recorded in a final state: the embedded server takes events from a queue
+    and would lose those still in it when this process ends. False if that took too long."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    mine = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    with get_client(sync_client=True) as client:
+        while time.monotonic() < deadline:
+            runs = client.read_task_runs(flow_run_filter=mine)
+            if runs and all(run.state and run.state.is_final() for run in runs):
+                return True
+            time.sleep(0.2)
+    return False

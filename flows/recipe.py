@@ -1,0 +1,227 @@
+"""Recipes: every choice of a pipeline in one file. A recipe only composes the options of the stages.
+
+Loaded from YAML, checked at once, changed by `--set a.b=c`. An unknown key or kind is an error that lists the valid ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from models.decoders.search import SearchOptions
+from models.embedding.tagger import TaggerOptions
+from models.zoo import CaptionerOptions
+from storage.datasets import DatasetOptions
+from storage.errors import UsageError
+from storage.options import Options
+from storage.sampling import Clips, Sampling, Uniform
+from storage.vocabulary import TextOptions
+from tasks.evaluate import EvaluationOptions
+from tasks.extractors import FeatureOptions, TaggerFeature
+from tasks.report import ReportOptions
+from tasks.runtime import Runtime
+from tasks.seed import SeedingOptions
+from tasks.train_tagger import TaggerTraining
+
+SHIPPED = Path(__file__).parent / "recipes"
+
+
+class TaggerSection(Options):
+    """The word tagger: its net, its training, and the frames it sees."""
+
+    sampling: str = "frames"
+    """which of the recipe's samplings chooses its frames"""
+    net: TaggerOptions = TaggerOptions()
+    """the net"""
+    training: TaggerTraining = TaggerTraining()
+    """how it is trained"""
+
+
+def _uniform_frames() -> dict[str, Sampling]:
+    return {"frames": Uniform()}
+
+
+class Recipe(Options):
+    """Everything that decides what a run computes."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """short name; also the name of its runs"""
+    about: str = ""
+    """one or two sentences for people"""
+    dataset: DatasetOptions
+    """where videos and captions come from"""
+    sampling: dict[str, Sampling] = Field(default_factory=_uniform_frames)
+    """named ways of choosing frames"""
+    features: dict[str, FeatureOptions]
+    """named features, each with the sampling it uses"""
+    text: TextOptions = TextOptions()
+    """how captions become numbers"""
+    tagger: TaggerSection | None = None
+    """the word tagger, where features of kind 'tagger' are wanted"""
+    captioner: CaptionerOptions
+    """the model that writes captions"""
+    seeding: SeedingOptions = SeedingOptions()
+    """training by cross-entropy"""
+    decoding: SearchOptions = SearchOptions()
+    """how captions are looked for after training"""
+    evaluation: EvaluationOptions = EvaluationOptions()
+    """what is scored"""
+    report: ReportOptions = ReportOptions()
+    """what the report shows"""
+    runtime: Runtime = Runtime()
+    """how the machine is used; never changes a result's key"""
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        for name in self.captioner.features:
+            if name not in self.features:
+                raise ValueError(
+                    f"captioner.features names '{name}'; the recipe's features are {', '.join(self.features)}"
+                )
+        for name, feature in self.features.items():
+            sampling = getattr(feature, "sampling", None)
+            if sampling is not None and sampling not in self.sampling:
+                raise ValueError(
+                    f"features.{name}.sampling is '{sampling}'; the recipe's samplings are {', '.join(self.sampling)}"
+                )
+            if isinstance(feature, TaggerFeature) and feature.weights == "trained" and self.tagger is None:
+                raise ValueError(
+                    f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add 'tagger: {{}}'"
+                )
+        if self.tagger is not None:
+            chosen = self.sampling.get(self.tagger.sampling)
+            if not isinstance(chosen, Clips) or chosen.length != self.tagger.net.frames:
+                raise ValueError(
+                    f"tagger.sampling '{self.tagger.sampling}' must be a sampling of kind 'clips' with length "
+                    f"{self.tagger.net.frames} (tagger.net.frames): the tagger compares neighbouring frames"
+                )
+        return self
+
+
+def shipped_recipes() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+
+
+def load_recipe(
+    name: str, settings: Sequence[str] = (), data: Path | str | None = None, kind: str | None = None
+) -> Recipe:
+    """A shipped recipe by name or any YAML file by path, with `a.b=c` settings applied, its data folder set by `data`
+    and, with `kind`, its data set read as another kind."""
+    path = _find(name)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"the recipe {path} is not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"the recipe {path} must be a mapping of sections (dataset, features, captioner, ...)")
+    values.setdefault("name", path.stem)
+    if kind is not None:
+        values["dataset"] = {"kind": kind}
+    for setting in settings:
+        _apply(values, setting)
+    if data is not None and isinstance(values.get("dataset"), dict):
+        values["dataset"]["path"] = str(data)
+    return check_recipe(values, str(path))
+
+
+def check_recipe(values: dict[str, Any], where: str) -> Recipe:
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        lines = [f"the recipe {where} has {error.error_count()} problem(s):"]
+        lines += [f"  {_explain(detail)}" for detail in error.errors()]
+        raise UsageError("\n".join(lines)) from error
+
+
+def _find(name: str) -> Path:
+    shipped = shipped_recipes()
+    if name in shipped:
+        return shipped[name]
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if path.is_file():
+            return path
+        raise UsageError(f"there is no recipe file {path}; give a path to a YAML file or one of {', '.join(shipped)}")
+    close = difflib.get_close_matches(name, shipped, 1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    raise UsageError(f"there is no recipe '{name}'; {hint}shipped recipes: {', '.join(shipped)}; or give a YAML file")
+
+
+def _apply(values: dict[str, Any], setting: str) -> None:
+    """Apply one `a.b=c`; the value is YAML, so 3, 0.5, true, null and [a, b] mean what they look like."""
+    place, equals, text = setting.partition("=")
+    if not equals or not place.strip():
+        raise UsageError(f"--set {setting!r} is not of the form key.subkey=value, such as seeding.epochs=5")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set {setting!r}: the value is not valid YAML: {error}") from error
+    *parents, last = place.strip().split(".")
+    section = values
+    for parent in parents:
+        below = section.setdefault(parent, {})
+        if below is None:
+            below = section[parent] = {}
+        if not isinstance(below, dict):
+            raise UsageError(f"--set {setting!r}: '{parent}' is a value, not a section")
+        section = below
+    section[last] = value
+
+
+def _explain(detail: ErrorDetails) -> str:
+    """One validation error as a sentence with the valid choices."""
+    place = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        fields = sorted(_fields_at(detail["loc"][:-1]))
+        wrong = str(detail["loc"][-1])
+        close = difflib.get_close_matches(wrong, fields, 1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        return f"{place}: there is no such key; {hint}valid keys here: {', '.join(fields)}"
+    if detail["type"] == "union_tag_invalid":
+        context = detail.get("ctx", {})
+        return f"{place}.kind: there is no kind '{context.get('tag')}'; valid kinds: {context.get('expected_tags')}"
+    if detail["type"] == "union_tag_not_found":
+        return f"{place}: say which kind, as in 'kind: ...'"
+    if detail["type"] == "value_error":
+        return f"{place + ': ' if place else ''}{detail['msg'].removeprefix('Value error, ')}"
+    return f"{place}: {detail['msg'].lower()} (given: {detail['input']!r})"
+
+
+def _fields_at(loc: tuple[int | str, ...]) -> set[str]:
+    """The valid keys at a place of a recipe, found in its JSON schema. Discriminator tags appear in `loc` as steps."""
+    schema = Recipe.model_json_schema()
+    node: dict[str, Any] = schema
+    for step in loc:
+        node = _below(schema, node, str(step))
+    node = _resolve(schema, node)
+    found = set(node.get("properties", {}))
+    for choice in node.get("oneOf", []) + node.get("anyOf", []):
+        found |= set(_resolve(schema, choice).get("properties", {}))
+    return found
+
+
+def _below(schema: dict[str, Any], node: dict[str, Any], step: str) -> dict[str, Any]:
+    node = _resolve(schema, node)
+    if step in node.get("discriminator", {}).get("mapping", {}):
+        return {"$ref": node["discriminator"]["mapping"][step]}
+    if step in node.get("properties", {}):
+        return node["properties"][step]
+    for choice in node.get("anyOf", []):
+        found = _below(schema, choice, step)
+        if found:
+            return found
+    extra = node.get("additionalProperties")
+    return extra if isinstance(extra, dict) else {}
+
+
+def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return node

@@ -1,0 +1,119 @@
+"""Running a plan as a Prefect flow, telling people what happens, and keeping a record of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from rich.markup import escape
+
+from flows.pipeline import plan_pipeline
+from flows.plan import Plan, Step
+from flows.recipe import Recipe, check_recipe
+from storage.records import Problem
+from storage.results import read_scores
+from storage.runs import RunRecord, new_run_id, save_run
+from storage.workspace import Workspace
+from tasks.problems import gather_problems
+from tasks.progress import console
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: its record, the problems with the data, and the stages that did work."""
+
+    run: RunRecord
+    problems: list[Problem] = field(default_factory=list)
+    worked: tuple[str, ...] = ()
+
+    @property
+    def quarantined(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.quarantined]
+
+    def to_json(self) -> dict[str, Any]:
+        run = {
+            name: getattr(self.run, name)
+            for name in ("id", "recipe_name", "dataset", "data", "state", "scores", "report")
+        }
+        return {"run": run, "worked": list(self.worked), "problems": [asdict(problem) for problem in self.problems]}
+
+
+def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), until: str | None = None) -> Outcome:
+    """Plan and run. If there is nothing to do, nothing is started, Prefect included."""
+    plan = plan_pipeline(recipe, workspace, force, until)
+    if not plan.to_do:
+        for step in plan.steps:
+            _say(step, "cached", step.done.ref.count if step.done else 0)
+        return _outcome(plan, _record(plan), ())
+    from flows.orchestrator import started, wait_for_history
+
+    run = _record(plan)
+    save_run(workspace, run)
+    with started():
+        from flows.prefect_flow import pipeline_flow
+
+        title = f"{run.title}: {len(plan.to_do)} of {len(plan.steps)} stages"
+        flow = pipeline_flow.with_options(flow_run_name=title)
+        try:
+            state = flow(recipe.model_dump(mode="json"), str(workspace.root), list(force), until, return_state=True)
+            if state.state_details.flow_run_id:
+                wait_for_history(state.state_details.flow_run_id)
+            worked = state.result(raise_on_failure=True)
+        except BaseException:
+            save_run(workspace, replace(run, state="failed", finished_at=_now()))
+            raise
+    return _outcome(plan, run, tuple(worked))
+
+
+def carry_out(plan: Plan) -> list[str]:
+    """Run every stage of a plan in order, inside a flow; the labels of those that did work."""
+    from tasks.prefect_task import run_stage
+
+    worked = []
+    for step in plan.steps:
+        began = time.monotonic()
+        sentence = f"{step.label}: {step.why}" if step.to_do else f"{step.label}: cached"
+        ref, did = run_stage(step.job, sentence, force=step.state == "forced")
+        if did:
+            worked.append(step.label)
+        _say(step, f"{time.monotonic() - began:.1f} s" if did else "cached", ref.count)
+    return worked
+
+
+def plan_again(recipe: dict[str, Any], workspace: str, force: Sequence[str], until: str | None) -> Plan:
+    """The plan from plain values: what a flow gets as its parameters."""
+    return plan_pipeline(check_recipe(recipe, "given to the flow"), Workspace.open(workspace), force, until)
+
+
+def _say(step: Step, note: str, count: int) -> None:
+    done = "[dim]=[/]" if note == "cached" else "[green]✓[/]"
+    why = f"[dim]{step.why}[/]" if step.to_do and note != "cached" else ""
+    console.print(
+        f"{done} {escape(f'{step.label:<24}')} {count:>7} items  {note:>8}  {why}", highlight=False, soft_wrap=True
+    )
+
+
+def _record(plan: Plan) -> RunRecord:
+    extraction = plan.step("extract_features")
+    stores = tuple(source.store for source in extraction.job.memo.values()) if extraction else ()
+    recipe = plan.recipe
+    values = recipe.model_dump(mode="json")
+    return RunRecord(new_run_id(), recipe.name, recipe.dataset.name, str(plan.data), values, plan.keys, stores, _now())
+
+
+def _outcome(plan: Plan, run: RunRecord, worked: tuple[str, ...]) -> Outcome:
+    problems = gather_problems(plan.workspace, [step.job.ref for step in plan.steps])
+    evaluation, report = plan.step("evaluate"), plan.step("report")
+    scores = read_scores(plan.workspace.root / evaluation.job.ref.uri)["corpus"] if evaluation else {}
+    page = str(plan.workspace.root / report.job.ref.uri / "report.html") if report else ""
+    quarantined = sum(problem.quarantined for problem in problems)
+    done = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
+    if worked or not plan.to_do:
+        save_run(plan.workspace, done)
+    return Outcome(done, problems, worked)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,127 @@
+"""What is done, what is stale and why, what a run would do: the plan and the runs as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.pipeline import plan_pipeline
+from flows.plan import Plan, Step
+from flows.recipe import Recipe
+from storage.features import FeatureStore
+from storage.runs import load_runs
+from storage.workspace import Workspace
+from tasks.extractors import Source
+from tasks.problems import gather_problems
+
+_COLOURS = {"done": "green", "stale": "yellow", "missing": "cyan", "forced": "magenta"}
+
+
+def print_plan(plan: Plan, out: Console, as_json: bool) -> None:
+    """What a run would do."""
+    if as_json:
+        out.print_json(data=_plan_json(plan))
+        return
+    _print_steps(plan, out)
+    todo = plan.to_do
+    out.print(f"{len(todo)} of {len(plan.steps)} stages would run" if todo else "Nothing to do: every stage is cached.")
+
+
+def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bool) -> None:
+    """The plan, the features' progress, the quarantine, and the last runs of a recipe."""
+    plan = plan_pipeline(recipe, workspace)
+    features = feature_progress(plan)
+    problems = gather_problems(workspace, [step.job.ref for step in plan.steps if step.done])
+    runs = [run for run in load_runs(workspace) if run.recipe_name == recipe.name]
+    if as_json:
+        more = {"features": features, "problems": [_problem(p) for p in problems]}
+        out.print_json(data=_plan_json(plan) | more | {"runs": [_run_json(run) for run in runs]})
+        return
+    _print_steps(plan, out)
+    for row in features:
+        out.print(f"features '{row['feature']}': {row['fresh']} of {row['wanted']} videos", highlight=False)
+    quarantined = sum(problem.quarantined for problem in problems)
+    if problems:
+        out.print(f"[yellow]{quarantined} in quarantine[/], {len(problems) - quarantined} other notes (in the report)")
+    _print_runs(runs[:5], out)
+    todo = plan.to_do
+    next_step = f"longtake run {recipe.name}" if recipe.dataset.kind != "demo" else "longtake demo"
+    out.print(f"{len(todo)} stages to do: [bold]{next_step}[/]" if todo else "Everything is done.")
+
+
+def print_runs(workspace: Workspace, out: Console, as_json: bool) -> None:
+    """All runs of a workspace."""
+    runs = load_runs(workspace)
+    if as_json:
+        out.print_json(data=[_run_json(run) for run in runs])
+    elif runs:
+        _print_runs(runs[:20], out)
+    else:
+        out.print("no runs yet: [bold]longtake demo[/] tries everything on a drawn world")
+
+
+def feature_progress(plan: Plan) -> list[dict[str, Any]]:
+    """Of every feature, how many of the data set's videos have a fresh row."""
+    catalogue, extraction = plan.step("catalogue"), plan.step("extract_features")
+    if catalogue is None or extraction is None:
+        return []
+    keys = catalogue.job.memo.record_keys
+    rows = []
+    for source in extraction.job.memo.values():
+        rows.append({"feature": source.name, "fresh": _fresh(plan.workspace, source, keys), "wanted": len(keys)})
+    return rows
+
+
+def _fresh(workspace: Workspace, source: Source, keys: dict[str, str]) -> int:
+    path = workspace.features / source.store
+    if not path.is_dir():
+        return 0
+    view = FeatureStore.open(path).view()
+    return len(view.fresh(keys)) if source.sampling else len(keys.keys() & view.lengths().keys())
+
+
+def _print_steps(plan: Plan, out: Console) -> None:
+    table = Table("stage", "state", "items", "took", "why", box=None, padding=(0, 2, 0, 0))
+    for step in plan.steps:
+        state = f"[{_COLOURS[step.state]}]{step.state}[/]"
+        count = f"{step.done.ref.count:,}" if step.done else ""
+        took = f"{step.done.seconds:.1f} s" if step.done else ""
+        table.add_row(escape(step.label), state, count, took, escape(step.why))
+    out.print(table)
+
+
+def _print_runs(runs: list[Any], out: Console) -> None:
+    if not runs:
+        return
+    table = Table("run", "recipe", "data", "state", "CIDEr", "BLEU-4", "quarantine", box=None, padding=(0, 2, 0, 0))
+    for run in runs:
+        figures = [f"{100 * run.scores[name]:.1f}" if name in run.scores else "" for name in ("CIDEr", "BLEU-4")]
+        table.add_row(run.id, run.recipe_name, run.dataset, run.state, *figures, str(run.quarantined))
+    out.print(table)
+
+
+def _plan_json(plan: Plan) -> dict[str, Any]:
+    return {"recipe": plan.recipe.name, "data": str(plan.data), "stages": [_step_json(step) for step in plan.steps]}
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    return {
+        "stage": step.label,
+        "state": step.state,
+        "why": step.why,
+        "key": step.job.ref.key,
+        "items": step.done.ref.count if step.done else None,
+        "seconds": step.done.seconds if step.done else None,
+    }
+
+
+def _run_json(run: Any) -> dict[str, Any]:
+    names = ("id", "recipe_name", "dataset", "state", "started_at", "finished_at", "scores", "report", "quarantined")
+    return {name: getattr(run, name) for name in names}
+
+
+def _problem(problem: Any) -> dict[str, Any]:
+    return {name: getattr(problem, name) for name in ("item", "kind", "reason", "where", "quarantined")}

@@ -1,0 +1,55 @@
+"""How a decoder reads a Memory at each step: soft attention over its rows, or its summary as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from models.types import Memory
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """scores (..., T), mask (..., T) -> weights (..., T) that sum to 1 over the real entries, or are all 0 without any."""
+    floor = torch.finfo(scores.dtype).min  # not -inf: a row without real entries must not become NaN
+    return torch.softmax(scores.masked_fill(~mask, floor), dim=-1) * mask
+
+
+class Reader(Protocol):
+    """What an LSTM decoder asks at each step: hidden (N, H), memory of N -> context (N, M), weights (N, T) or None."""
+
+    def prepare(self, memory: Memory) -> Memory: ...
+
+    def __call__(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor | None]: ...
+
+
+class AdditiveAttention(nn.Module):
+    """Soft attention over time (RecNet eq. 3 to 5): e_j = w . tanh(W_v v_j + W_h h + b)."""
+
+    def __init__(self, memory: int, hidden: int, attention: int):
+        super().__init__()
+        self.from_memory = nn.Linear(memory, attention)
+        self.from_hidden = nn.Linear(hidden, attention, bias=False)
+        self.score = nn.Linear(attention, 1, bias=False)
+
+    def prepare(self, memory: Memory) -> Memory:
+        return replace(memory, extras={**memory.extras, "keys": self.from_memory(memory.tokens)})
+
+    def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        query = self.from_hidden(hidden).unsqueeze(1)
+        scores = self.score(torch.tanh(memory.extras["keys"] + query)).squeeze(-1)
+        weights = masked_softmax(scores, memory.mask)
+        context = torch.bmm(weights.unsqueeze(1), memory.tokens).squeeze(1)
+        return context, weights
+
+
+class MeanContext(nn.Module):
+    """No attention: every step reads the mean of the rows (MP-LSTM)."""
+
+    def prepare(self, memory: Memory) -> Memory:
+        return memory
+
+    def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, None]:
+        return memory.summary, None

@@ -1,0 +1,29 @@
+"""Cross-entropy (XE): the captioner should find every next word of the ground truth likely."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from models.captioner import Captioner
+from models.types import PAD, Batch
+
+
+class CrossEntropy:
+    """(captioner, batch) -> the mean over all real tokens, EOS included, of -log p(token). Caption weights play no part.
+
+    With label smoothing e, a token's target is (1 - e) of itself and e spread evenly over the vocabulary."""
+
+    def __init__(self, label_smoothing: float = 0.0):
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and less than 1")
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
+        log_probs = captioner(batch)
+        assert batch.tokens is not None  # the captioner has just refused a batch without captions
+        targets = batch.tokens[:, 1:]
+        real = targets != PAD
+        losses = -log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+        if self.label_smoothing:
+            losses = (1 - self.label_smoothing) * losses - self.label_smoothing * log_probs.mean(2)
+        return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)

@@ -1,0 +1,241 @@
+"""The training loop: a generator that yields after every step. Its caller saves, validates and stops.
+
+    for progress in fit(model, objective, batches, options, state):
+        if progress.end_of_epoch:
+            save(progress.snapshot())
+
+A snapshot holds everything that the next step depends on. Training that goes on from one, in a new process too, is equal
+bit for bit to training that never stopped, given the same machine, thread count and batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.options import Options
+from models.training.objective import Objective
+
+
+class FitOptions(Options):
+    """How a model is trained."""
+
+    epochs: int = Field(ge=1)
+    """Passes over the training videos."""
+    optimiser: Literal["adam", "adamw", "adadelta"] = "adam"
+    """How gradients become steps."""
+    learning_rate: float = Field(gt=0)
+    """The highest learning rate."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Pull of the weights towards zero."""
+    clip: float = Field(5.0, ge=0)
+    """Longest gradient (norm over all weights); 0 lets every gradient through."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises from near zero."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """What the learning rate does after the warm-up; cosine falls to zero at the last step."""
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss or its gradient became infinite or not a number. The weights are still those before the bad batch."""
+
+
+class TrainingBatch(Protocol):
+    """What the loop needs to know of a batch; the objective knows the rest."""
+
+    @property
+    def video_ids(self) -> tuple[str, ...]: ...
+
+    def to(self, device: str) -> TrainingBatch: ...
+
+
+class Batches(Protocol):
+    """The batches of each epoch, always the same for the same epoch: they must not draw from torch's global generator."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def __call__(self, epoch: int, skip: int) -> Iterator[Any]:
+        """The batches of `epoch` (from 0) without the first `skip`, as TrainingBatch."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Where a training stands: named tensors (for safetensors) and a few numbers (for JSON).
+
+    tensors: "model.<name>", "optimiser.<parameter>.<slot>", "rng.cpu" and, on a GPU, "rng.cuda" (uint8).
+    values: epoch and batch (the next one's place), step (those done) and steps_per_epoch."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+    def model_weights(self) -> dict[str, Tensor]:
+        """For `model.load_state_dict`."""
+        return {name.removeprefix("model."): t for name, t in self.tensors.items() if name.startswith("model.")}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step done. epoch counts from 0, step (of all epochs) from 1; losses are the terms before their weights, and
+    their weighted sum as "total". snapshot() is valid until the loop is resumed."""
+
+    epoch: int
+    step: int
+    steps_per_epoch: int
+    losses: dict[str, float]
+    learning_rate: float
+    gradient_norm: float
+    end_of_epoch: bool
+    snapshot: Callable[[], TrainState]
+
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+def fit(
+    model: nn.Module,
+    objective: Objective,
+    batches: Batches,
+    options: FitOptions,
+    state: TrainState | None = None,
+    device: str = "cpu",
+) -> Iterator[Progress]:
+    """Train `model` in place, from the start or from `state`, to the last of options.epochs; yields after every step.
+
+    Anything that the caller does between steps with the model or with random numbers belongs inside `undisturbed`."""
+    per_epoch = batches.steps_per_epoch
+    if per_epoch < 1:
+        raise ValueError("there is nothing to train on: an epoch has no batches")
+    model.to(device).train()
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimiser = _OPTIMISERS[options.optimiser](
+        parameters.values(), lr=options.learning_rate, weight_decay=options.weight_decay
+    )
+    step = 0 if state is None else restore(state, model, optimiser, per_epoch)
+    total_steps = options.epochs * per_epoch
+    while step < total_steps:
+        epoch, skip = divmod(step, per_epoch)
+        for batch in batches(epoch, skip):
+            rate = learning_rate_at(step, total_steps, options)
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            optimiser.zero_grad(set_to_none=True)
+            total, terms = objective(model, batch.to(device))
+            losses = {name: loss.item() for name, loss in terms.items()} | {"total": total.item()}
+            if not all(math.isfinite(loss) for loss in losses.values()):
+                raise _non_finite("loss", losses, step, batch)
+            total.backward()
+            norm = nn.utils.clip_grad_norm_(parameters.values(), options.clip or math.inf).item()
+            if not math.isfinite(norm):
+                raise _non_finite("gradient", losses, step, batch)
+            optimiser.step()
+            step += 1
+            yield Progress(
+                epoch,
+                step,
+                per_epoch,
+                losses,
+                rate,
+                norm,
+                end_of_epoch=step % per_epoch == 0,
+                snapshot=lambda: take_snapshot(model, optimiser, step, per_epoch),
+            )
+            if step % per_epoch == 0:
+                break
+        else:
+            raise ValueError(f"epoch {epoch} ended after {step % per_epoch} batches; {per_epoch} were promised")
+
+
+_OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adadelta": torch.optim.Adadelta,
+}
+
+
+def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
+    """The learning rate of a step (from 0): a function of the step alone, so that a resume needs no scheduler's state."""
+    if step < options.warmup_steps:
+        return options.learning_rate * (step + 1) / options.warmup_steps
+    if options.schedule == "constant":
+        return options.learning_rate
+    done = (step - options.warmup_steps) / max(1, total_steps - options.warmup_steps)
+    return options.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def take_snapshot(model: nn.Module, optimiser: torch.optim.Optimizer, step: int, per_epoch: int) -> TrainState:
+    """A copy, on the CPU, of everything the next step depends on."""
+    tensors = {f"model.{name}": _copy(tensor) for name, tensor in model.state_dict().items()}
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    for index, slots in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{names[index]}.{slot}": _copy(tensor) for slot, tensor in slots.items()}
+    tensors |= {f"rng.{kind}": rng for kind, rng in _random_state().items()}
+    epoch, batch = divmod(step, per_epoch)
+    return TrainState(tensors, {"epoch": epoch, "batch": batch, "step": step, "steps_per_epoch": per_epoch})
+
+
+def restore(state: TrainState, model: nn.Module, optimiser: torch.optim.Optimizer, per_epoch: int) -> int:
+    """Put a snapshot back into a model, a fresh optimiser and torch's generators; returns the steps done."""
+    if state.values["steps_per_epoch"] != per_epoch:
+        raise ValueError(
+            f"the snapshot was taken with {state.values['steps_per_epoch']} batches an epoch, now there are {per_epoch}; "
+            "go on with the same videos and batch size, or start again"
+        )
+    model.load_state_dict(state.model_weights())
+    slots: dict[int, dict[str, Tensor]] = {}
+    for index, name in enumerate(name for name, p in model.named_parameters() if p.requires_grad):
+        prefix = f"optimiser.{name}."
+        found = {key.removeprefix(prefix): _copy(t) for key, t in state.tensors.items() if key.startswith(prefix)}
+        # A parameter's name can begin with another's ("a" and "a.b"): a slot's name has no dot.
+        found = {slot: tensor for slot, tensor in found.items() if "." not in slot}
+        if found:
+            slots[index] = found
+    optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
+    _set_random_state({name.removeprefix("rng."): t for name, t in state.tensors.items() if name.startswith("rng.")})
+    return int(state.values["step"])
+
+
+@contextmanager
+def undisturbed(model: _M) -> Iterator[_M]:
+    """The model in eval mode, for validation between two steps; afterwards training goes on as if nothing had happened."""
+    modes = [(module, module.training) for module in model.modules()]
+    random = _random_state()
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, training in modes:
+            module.training = training
+        _set_random_state(random)
+
+
+def _random_state() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _set_random_state(states: dict[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _non_finite(what: str, losses: dict[str, float], step: int, batch: TrainingBatch) -> NonFiniteLoss:
+    terms = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
+    return NonFiniteLoss(
+        f"the {what} is not finite at step {step + 1} ({terms}) on videos {', '.join(batch.video_ids)}; "
+        "look at the features of these videos, or lower the learning rate"
+    )

@@ -1,0 +1,96 @@
+"""The data sets that Longtake reads: one table of readers, one union of their options."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from storage.datasets.activitynet import FILES as ACTIVITYNET_FILES
+from storage.datasets.activitynet import ActivityNetOptions, read_activitynet
+from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, looked_for
+from storage.datasets.coco import FILE as COCO_FILE
+from storage.datasets.coco import CocoOptions, read_coco
+from storage.datasets.dataset import Dataset, find_videos
+from storage.datasets.demo import DemoOptions, read_demo
+from storage.datasets.folder import FolderOptions, read_folder
+from storage.datasets.msrvtt import FILES as MSRVTT_FILES
+from storage.datasets.msrvtt import MsrvttOptions, read_msrvtt
+from storage.datasets.msvd import SENTENCES, MsvdOptions, find_corpora, read_msvd
+from storage.errors import BadInput
+
+__all__ = [
+    "READERS",
+    "ActivityNetOptions",
+    "CocoOptions",
+    "Dataset",
+    "DatasetOptions",
+    "DemoOptions",
+    "FolderOptions",
+    "MsrvttOptions",
+    "MsvdOptions",
+    "detect_kind",
+    "find_videos",
+    "read_dataset",
+]
+
+DatasetOptions = Annotated[
+    MsvdOptions | MsrvttOptions | ActivityNetOptions | CocoOptions | FolderOptions | DemoOptions,
+    Field(discriminator="kind"),
+]
+
+READERS: dict[str, Callable[[Any, Path], Dataset]] = {
+    "msvd": read_msvd,
+    "msrvtt": read_msrvtt,
+    "activitynet": read_activitynet,
+    "coco": read_coco,
+    "folder": read_folder,
+    "demo": read_demo,
+}
+
+_MARKS: dict[str, tuple[str, ...]] = {
+    "msvd": tuple(SENTENCES.values()),
+    "msrvtt": MSRVTT_FILES,
+    "activitynet": ACTIVITYNET_FILES,
+    "coco": (COCO_FILE,),
+}
+
+
+def read_dataset(options: DatasetOptions, root: Path) -> Dataset:
+    """The data set in `root`, read by the reader of its kind."""
+    with _collector_paused():
+        return READERS[options.kind](options, root)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A million captions are a million small objects without a cycle: looking for one takes nearly half of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def detect_kind(root: Path) -> str:
+    """The kind of data set that a folder looks like, by its annotation files. A demo world is a 'folder' as well."""
+    if not root.is_dir():
+        raise BadInput(f"the data folder {root} does not exist; pass the data folder with --data")
+    kinds = [kind for kind, names in _MARKS.items() if any(find_annotation(root, name) for name in names)]
+    if "msvd" not in kinds and find_corpora(root):
+        kinds.append("msvd")
+    if len(kinds) > 1:
+        raise BadInput(f"{root} looks like {' and '.join(kinds)}; say which with dataset.kind")
+    if kinds:
+        return kinds[0]
+    if any(path.suffix.lower() in TABLE_SUFFIXES for path in root.iterdir() if path.is_file()):
+        return "folder"
+    names = [name for marks in _MARKS.values() for name in marks]
+    tables = [f"any {suffix}" for suffix in TABLE_SUFFIXES]
+    raise BadInput(f"no captions; {looked_for(root, [*names, *tables])}; add one of them or pass another --data")

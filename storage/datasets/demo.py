@@ -1,0 +1,228 @@
+"""The demo world: a small captioned video data set that is drawn instead of downloaded, the same for the same seed.
+
+videos/<id>.mp4         one clip each, H.264 with an AAC track (silent if the scene is)
+captions.jsonl          {"video", "caption", "split"}: a plain folder data set, read as such
+truth.jsonl             what was really drawn and which captions are lazy or wrong; for looking, never for training
+world.unfinished.json   the options of a world that is still being drawn
+world.json              the same, renamed last: the world is complete
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from storage.atomic import TEMP_MARK, sync_folder, write_bytes, write_json, write_jsonl
+from storage.datasets.dataset import Dataset, DatasetName
+from storage.datasets.demo_draw import SOUND_RATE, draw_frames, draw_sound
+from storage.datasets.demo_scene import Clip, plan_world
+from storage.datasets.folder import FolderOptions, read_folder
+from storage.errors import BadInput, explained
+from storage.options import Options
+from storage.records import Split
+
+FORMAT = 1  # raise it when the same options give other clips or captions
+
+
+class DemoOptions(Options):
+    """What the demo world looks like."""
+
+    kind: Literal["demo"] = "demo"
+    """Which reader understands the data set."""
+    name: DatasetName = "demo"
+    """What the data set is called in the workspace and in reports."""
+    path: str | None = None
+    """Folder of the world; without it, the caller chooses one."""
+    seed: int = Field(default=0, ge=0)
+    """Another seed gives another world."""
+    train: int = Field(default=320, ge=1, le=9999)
+    """Clips to train on."""
+    val: int = Field(default=40, ge=0, le=9999)
+    """Clips to choose a model by."""
+    test: int = Field(default=60, ge=0, le=9999)
+    """Clips to score the model on."""
+    size: int = Field(default=96, ge=32, le=1024)
+    """Width and height of a clip in pixels; even."""
+    fps: int = Field(default=12, ge=6, le=60)
+    """Frames a second."""
+    seconds: float = Field(default=3.0, ge=1, le=60)
+    """Length of a clip; the event takes between a half and three quarters of it."""
+    captions: int = Field(default=10, ge=1, le=100)
+    """Captions of each clip."""
+
+    @field_validator("size")
+    @classmethod
+    def _even(cls, size: int) -> int:
+        if size % 2:
+            raise ValueError(f"size {size} is odd; H.264 stores colour for pairs of pixels, so use an even number")
+        return size
+
+    @property
+    def frames(self) -> int:
+        """Frames of each clip."""
+        return round(self.seconds * self.fps)
+
+    def plan(self) -> list[Clip]:
+        """Every clip of this world, not yet drawn."""
+        counts: dict[Split, int] = {"train": self.train, "val": self.val, "test": self.test}
+        return plan_world(self.seed, counts, self.frames, self.captions)
+
+
+def read_demo(options: DemoOptions, root: Path) -> Dataset:
+    """The finished world in `root` as a data set."""
+    if not (root / "world.json").exists():
+        raise BadInput(f"no demo world at {root}; run 'longtake demo' to draw one")
+    return read_folder(FolderOptions(name=options.name, captions="captions.jsonl"), root)
+
+
+def draw_world(
+    root: Path, options: DemoOptions, workers: int = 2, progress: Callable[[int, int], None] | None = None
+) -> bool:
+    """Draw what is missing of the world in `root`; True if anything was. `progress` hears (clips done, clips in all).
+
+    An interrupted world goes on where it stopped and ends up with the same bytes. A second process that draws the same
+    world waits for the first and then finds nothing to do."""
+    world = _describe(options)
+    if _is_finished(root, world):
+        return False
+    with explained(root):
+        root.mkdir(parents=True, exist_ok=True)
+        with _alone(root):
+            if _is_finished(root, world):
+                return False
+            unfinished = root / "world.unfinished.json"
+            _claim(root, unfinished, world)
+            plan = options.plan()
+            write_jsonl(root / "captions.jsonl", _caption_rows(plan))
+            write_jsonl(root / "truth.jsonl", [_truth_row(clip) for clip in plan])
+            _draw_clips(root / "videos", plan, options, workers, progress)
+            unfinished.replace(root / "world.json")
+            sync_folder(root)
+    return True
+
+
+def _describe(options: DemoOptions) -> dict[str, Any]:
+    """What decides the bytes of a world, as its marker keeps it."""
+    drawn = options.model_dump(exclude={"kind", "name", "path"})
+    return {"format": FORMAT, "options": drawn, "count": options.train + options.val + options.test}
+
+
+def _is_finished(root: Path, world: dict[str, Any]) -> bool:
+    path = root / "world.json"
+    if not path.exists():
+        return False
+    _check_same(path, world)
+    return True
+
+
+def _check_same(path: Path, wanted: dict[str, Any]) -> None:
+    """BadInput if the marker at `path` tells of another world than the wanted one."""
+    remedy = "choose another folder, or remove this one to draw it anew"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        theirs = {"format": found["format"], **found["options"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is not the marker of a demo world ({error!r}); {remedy}") from error
+    ours = {"format": wanted["format"], **wanted["options"]}
+    differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+    if differing:
+        has = ", ".join(f"{name}={theirs.get(name)}" for name in differing)
+        wants = ", ".join(f"{name}={ours.get(name)}" for name in differing)
+        raise BadInput(f"{path.parent} holds a demo world with {has}, but {wants} is asked for; {remedy}")
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Wait until nobody else draws in `root`. The lock is on the folder itself and dies with its process."""
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _claim(root: Path, unfinished: Path, world: dict[str, Any]) -> None:
+    """Make `root` this world's folder, so that clips found there later are known to be its own."""
+    if unfinished.exists():
+        _check_same(unfinished, world)
+        return
+    strangers = [name for name in ("videos", "captions.jsonl", "truth.jsonl") if (root / name).exists()]
+    if strangers:
+        raise BadInput(
+            f"{root} already has {', '.join(strangers)} but no demo world; choose another folder, nothing was changed"
+        )
+    write_json(unfinished, world)
+
+
+def _caption_rows(plan: list[Clip]) -> Iterator[dict[str, Any]]:
+    for clip in plan:
+        for told in clip.captions:
+            yield {"video": clip.id, "caption": told.text, "split": clip.split}
+
+
+def _truth_row(clip: Clip) -> dict[str, Any]:
+    """The scene's properties, the event's frames [start, end), the twin, and the kind of each caption in order."""
+    kinds = [told.kind for told in clip.captions]
+    row = {"video": clip.id, "split": clip.split, "twin": clip.twin, "differs": clip.differs, "captions": kinds}
+    return row | asdict(clip.scene)
+
+
+def _draw_clips(
+    videos: Path, plan: list[Clip], options: DemoOptions, workers: int, progress: Callable[[int, int], None] | None
+) -> None:
+    videos.mkdir(exist_ok=True)
+    for leftover in videos.glob(f"*{TEMP_MARK}*"):
+        leftover.unlink()
+    missing = [clip for clip in plan if not (videos / f"{clip.id}.mp4").exists()]
+
+    def draw(clip: Clip) -> None:
+        frames, sound = draw_frames(clip.scene, options.size, options.fps), draw_sound(clip.scene, options.fps)
+        write_bytes(videos / f"{clip.id}.mp4", encode_clip(frames, sound, options.fps))
+
+    # Threads are enough: numpy and the encoder let go of the interpreter while they work.
+    pool = ThreadPoolExecutor(max_workers=max(1, workers))
+    try:
+        done = len(plan) - len(missing)
+        for future in as_completed([pool.submit(draw, clip) for clip in missing]):
+            future.result()
+            done += 1
+            if progress:
+                progress(done, len(plan))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def encode_clip(frames: NDArray[np.uint8], sound: NDArray[np.float32], fps: int) -> bytes:
+    """frames (T, H, W, 3) RGB and sound (samples,) at SOUND_RATE -> an mp4; one thread, no dates: same bytes."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
+        # Without B-frames, frame n is shown at exactly n / fps in every reader.
+        settings = {"preset": "veryfast", "crf": "16", "bf": "0", "threads": "1"}
+        picture = container.add_stream("libx264", rate=fps, options=settings)
+        picture.height, picture.width, picture.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
+        audio = container.add_stream("aac", rate=SOUND_RATE, layout="mono", options={"threads": "1"})
+        for n, pixels in enumerate(frames):
+            image = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            image.pts, image.time_base = n, Fraction(1, fps)
+            container.mux(picture.encode(image))
+        wave = av.AudioFrame.from_ndarray(sound[None], format="fltp", layout="mono")
+        wave.sample_rate, wave.pts, wave.time_base = SOUND_RATE, 0, Fraction(1, SOUND_RATE)
+        container.mux(audio.encode(wave))
+        container.mux(picture.encode())
+        container.mux(audio.encode())
+    return file.getvalue()

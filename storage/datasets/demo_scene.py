@@ -1,0 +1,279 @@
+"""The demo world's scene grammar: which scenes exist, which split each belongs to, and what ten people say about them.
+
+Everything here is a pure function of the seed and the counts; nothing is drawn. A scene is one subject that does one
+thing (the event) between two dull stretches that have nothing to do with it. Combinations of (colour, shape, action)
+are disjoint across splits, words are shared. Some scenes have a near-twin, alike in all but one property. Some captions
+are lazy or wrong on purpose; `Told.kind` keeps the truth about them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from storage.records import SPLITS, Split
+
+COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")
+SHAPES = ("circle", "square", "triangle", "star")
+SIZES = ("small", "big")
+ACTIONS = ("left", "right", "up", "down", "spins", "grows", "bounces", "blinks")
+DETAILS = ("none", "cross", "dot", "ring")
+SOUNDS = ("none", "low", "high", "noise")
+DULL = ("bars", "gradient", "static")
+CORNERS = ((0.12, 0.12), (0.88, 0.12), (0.12, 0.88), (0.88, 0.88))
+
+TWIN_EVERY = 5  # one scene in five is drawn twice, so a third of all clips has a near-twin
+LAZY_SHARE = 0.2
+WRONG_SHARE = 0.1
+
+Triple = tuple[str, str, str]
+Kind = Literal["good", "lazy", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that decides the pixels and the sound of one clip. Places are fractions of the width, x right and y down;
+    the event fills the frames `start` <= n < `end` of `frames`."""
+
+    colour: str
+    shape: str
+    size: str
+    action: str
+    detail: str
+    sound: str
+    corner: tuple[float, float]
+    at: tuple[float, float]
+    """Where the subject is in the middle of its action."""
+    pace: float
+    """0 (calm) to 1 (brisk): how far it travels, how fast it spins, hops or blinks."""
+    clockwise: bool
+    tilt: float
+    """Degrees that the shape leans from upright."""
+    shade: tuple[float, float, float]
+    """Background, red green blue from 0 to 1."""
+    pitch: float
+    """0 to 1 within the range of its kind of sound."""
+    before: str
+    after: str
+    frames: int
+    start: int
+    end: int
+    grain: int
+    """Seed of everything grainy: the dull stretches and the noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One caption and whether it is worth believing."""
+
+    text: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A scene with a name, a split, captions, and the near-twin that differs from it in `differs`."""
+
+    id: str
+    split: Split
+    scene: Scene
+    captions: tuple[Told, ...]
+    twin: str | None = None
+    differs: str | None = None
+
+
+def plan_world(seed: int, counts: Mapping[Split, int], frames: int, captions: int) -> list[Clip]:
+    """All clips in their order. A clip does not change when only the counts grow."""
+    triples = split_triples(seed)
+    return [
+        clip for split in SPLITS for clip in _plan_split(seed, split, triples[split], counts[split], frames, captions)
+    ]
+
+
+def split_triples(seed: int) -> dict[Split, list[Triple]]:
+    """Every possible (colour, shape, action) in exactly one split, each split shuffled.
+
+    A Latin square over the three: of the six colours of any shape and action, one goes to val, one to test and four to
+    train, so that training sees every pair of properties and only their combination is new later."""
+    rng = random.Random(f"{seed}/triples")
+    colours, shapes, actions = (rng.sample(names, len(names)) for names in (COLOURS, SHAPES, ACTIONS))
+    found: dict[Split, list[Triple]] = {split: [] for split in SPLITS}
+    for c, colour in enumerate(colours):
+        for s, shape in enumerate(shapes):
+            for a, action in enumerate(actions):
+                if possible(shape, action):
+                    place = (c + s + a) % len(COLOURS)
+                    split: Split = "test" if place == 0 else "val" if place == 1 else "train"
+                    found[split].append((colour, shape, action))
+    return {split: rng.sample(found[split], len(found[split])) for split in SPLITS}
+
+
+def possible(shape: str, action: str) -> bool:
+    """Nobody can see a plain circle spin."""
+    return (shape, action) != ("circle", "spins")
+
+
+def _plan_split(
+    seed: int, split: Split, triples: Sequence[Triple], count: int, frames: int, captions: int
+) -> list[Clip]:
+    clips: list[Clip] = []
+    n = 0
+    while len(clips) < count:
+        rng = random.Random(f"{seed}/{split}/{n}")
+        scene = _draw_scene(rng, triples[n % len(triples)], frames)
+        pair: list[tuple[Scene, str | None]] = [(scene, None)]
+        if n % TWIN_EVERY == 0 and count - len(clips) >= 2:
+            differs = ("detail", "sound", "size")[n // TWIN_EVERY % 3]
+            pair = [(scene, differs), (_other(rng, scene, differs), differs)]
+        ids = [f"{split}-{len(clips) + i + 1:04d}" for i in range(len(pair))]
+        for i, (one, differs_in) in enumerate(pair):
+            told = tell(random.Random(f"{seed}/captions/{ids[i]}"), one, captions)
+            twin = ids[1 - i] if len(pair) == 2 else None
+            clips.append(Clip(ids[i], split, one, told, twin, differs_in))
+        n += 1
+    return clips
+
+
+def _draw_scene(rng: random.Random, triple: Triple, frames: int) -> Scene:
+    colour, shape, action = triple
+    event = max(1, round(frames * rng.uniform(0.5, 0.73)))
+    start = rng.randint(min(2, frames - event), max(frames - event - 2, min(2, frames - event)))
+    light = rng.uniform(0.08, 0.26)
+    across, along = rng.uniform(0.32, 0.68), rng.uniform(0.46, 0.54)
+    places = {"left": (along, across), "right": (along, across), "up": (across, along), "down": (across, along)}
+    return Scene(
+        colour=colour,
+        shape=shape,
+        size=rng.choice(SIZES),
+        action=action,
+        detail=rng.choice(DETAILS),
+        sound=rng.choice(SOUNDS),
+        corner=rng.choice(CORNERS),
+        at=places.get(action, (across, rng.uniform(0.36, 0.64))),
+        pace=rng.random(),
+        clockwise=rng.random() < 0.5,
+        tilt=rng.uniform(-6, 6),
+        shade=(light * rng.uniform(0.8, 1.0), light * rng.uniform(0.9, 1.1), light * rng.uniform(1.1, 1.5)),
+        pitch=rng.random(),
+        before=rng.choice(DULL),
+        after=rng.choice(DULL),
+        frames=frames,
+        start=start,
+        end=start + event,
+        grain=rng.getrandbits(32),
+    )
+
+
+def _other(rng: random.Random, scene: Scene, differs: str) -> Scene:
+    """The same scene with one property changed."""
+    if differs == "detail":
+        return replace(scene, detail=rng.choice([x for x in DETAILS if x != scene.detail]))
+    if differs == "sound":
+        return replace(scene, sound=rng.choice([x for x in SOUNDS if x != scene.sound]))
+    return replace(scene, size=rng.choice([x for x in SIZES if x != scene.size]))
+
+
+# The first word or phrase of each row is what most people say.
+_SHAPE_WORDS = {
+    "circle": ("circle", "ball"),
+    "square": ("square", "box"),
+    "triangle": ("triangle",),
+    "star": ("star",),
+}
+_SIZE_WORDS = {"small": ("small", "little"), "big": ("big", "large")}
+# (what it does, what it is doing)
+_ACTION_WORDS = {
+    "left": (("moves left", "moving left"), ("slides to the left", "sliding to the left")),
+    "right": (("moves right", "moving right"), ("slides to the right", "sliding to the right")),
+    "up": (("moves up", "moving up"), ("rises", "rising")),
+    "down": (("moves down", "moving down"), ("falls", "falling")),
+    "spins": (("spins", "spinning"), ("turns around", "turning around")),
+    "grows": (("grows", "growing"), ("gets bigger", "getting bigger")),
+    "bounces": (("bounces", "bouncing"), ("jumps", "jumping")),
+    "blinks": (("blinks", "blinking"), ("flashes", "flashing")),
+}
+_SOUND_WORDS = {"low": ("low hum", "deep hum"), "high": ("high beep",), "noise": ("loud noise", "hissing noise")}
+_SENTENCES = (
+    "{one} {does}",
+    "{one} is {doing}",
+    "the {subject} is {doing}",
+    "the {subject} {does}",
+    "there is {one} {doing}",
+    "we see {one} {doing}",
+    "a video of {one} {doing}",
+    "{one} {does} on the screen",
+)
+_DETAIL_TAILS = (
+    "near a white {thing} in the corner",
+    "with a white {thing} in the corner",
+    "next to a tiny white {thing}",
+    "and there is a white {thing} in the corner",
+)
+_SOUND_TAILS = ("while a {thing} plays", "with a {thing}", "and we hear a {thing}")
+_SILENT_TAILS = ("without any sound", "in silence")
+_LAZY = (
+    "something happens on the screen",
+    "there is something on the screen",
+    "a shape does something",
+    "we see a shape",
+    "a video of a shape",
+    "there is a shape in the video",
+    "the screen shows some shape",
+    "something is in the video",
+)
+
+
+def tell(rng: random.Random, scene: Scene, count: int) -> tuple[Told, ...]:
+    """`count` captions of a scene in a fixed order, all different as long as the grammar allows."""
+    lazy, wrong = (int(count * share + rng.random()) for share in (LAZY_SHARE, WRONG_SHARE))
+    planned: dict[Kind, int] = {"lazy": lazy, "wrong": wrong, "good": count}
+    kinds = [kind for kind, times in planned.items() for _ in range(times)][:count]
+    rng.shuffle(kinds)
+    told: list[Told] = []
+    for kind in kinds:
+        for _ in range(20):
+            seen = _mistaken(rng, scene) if kind == "wrong" else scene
+            text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, seen)
+            if all(text != earlier.text for earlier in told):
+                break
+        told.append(Told(text, kind))
+    return tuple(told)
+
+
+def _mistaken(rng: random.Random, scene: Scene) -> Scene:
+    """What somebody saw who got the colour, the shape or the action wrong."""
+    wrong = rng.choice(("colour", "shape", "action"))
+    if wrong == "colour":
+        return replace(scene, colour=rng.choice([x for x in COLOURS if x != scene.colour]))
+    if wrong == "shape":
+        return replace(scene, shape=rng.choice([x for x in SHAPES if x != scene.shape and possible(x, scene.action)]))
+    return replace(scene, action=rng.choice([x for x in ACTIONS if x != scene.action and possible(scene.shape, x)]))
+
+
+def _sentence(rng: random.Random, scene: Scene) -> str:
+    words = [scene.colour, _usual(rng, _SHAPE_WORDS[scene.shape])]
+    if rng.random() < 0.5:
+        words.insert(0, _usual(rng, _SIZE_WORDS[scene.size]))
+    subject = " ".join(words)
+    one = f"an {subject}" if subject[0] in "aeiou" else f"a {subject}"
+    does, doing = _ACTION_WORDS[scene.action][0 if rng.random() < 0.65 else 1]
+    sentence = rng.choice(_SENTENCES).format(one=one, subject=subject, does=does, doing=doing)
+    return f"{sentence} {_tail(rng, scene)}".strip()
+
+
+def _tail(rng: random.Random, scene: Scene) -> str:
+    """Three captions in ten end with the detail, three with the sound, if there is one; fewer notice silence."""
+    chance = rng.random()
+    if chance < 0.3 and scene.detail != "none":
+        return rng.choice(_DETAIL_TAILS).format(thing=scene.detail)
+    if 0.3 <= chance < 0.6 and scene.sound != "none":
+        return rng.choice(_SOUND_TAILS).format(thing=_usual(rng, _SOUND_WORDS[scene.sound]))
+    if 0.3 <= chance < 0.45 and scene.sound == "none":
+        return rng.choice(_SILENT_TAILS)
+    return ""
+
+
+def _usual(rng: random.Random, words: Sequence[str]) -> str:
+    return words[0] if rng.random() < 0.65 else rng.choice(words)

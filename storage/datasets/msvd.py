@@ -1,0 +1,159 @@
+"""MSVD: the `sents_*_lc_nopunc.txt` files, or the corpus CSV of all languages.
+
+The standard split is by clip number: vid1 to vid1200 train, to vid1300 val, to vid1970 test. `youtube_mapping.txt` says
+which YouTube clip (`<id>_<start>_<end>`) has which number; the numbers follow the sorted names of the 1,970 clips, so a
+complete corpus CSV gets the standard split without that file too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from storage.datasets.annotations import FOLDERS, find_annotation, looked_for, read_header, read_lines, read_rows
+from storage.datasets.dataset import Builder, Dataset, DatasetName
+from storage.datasets.folder import derive_splits
+from storage.errors import BadInput
+from storage.options import Options
+from storage.records import SPLITS, Split
+
+SENTENCES: dict[Split, str] = {split: f"sents_{split}_lc_nopunc.txt" for split in SPLITS}
+MAPPING = "youtube_mapping.txt"
+COLUMNS = ("videoid", "start", "end", "language", "description")
+SIZES: dict[Split, int] = {"train": 1200, "val": 100, "test": 670}
+
+
+class MsvdOptions(Options):
+    """MSVD (1,970 clips from YouTube, about 41 English captions each)."""
+
+    kind: Literal["msvd"] = "msvd"
+    """Which reader understands the data set."""
+    name: DatasetName = "msvd"
+    """What the data set is called in the workspace and in reports."""
+    path: str | None = None
+    """The data folder; --data overrides it."""
+
+
+def read_msvd(options: MsvdOptions, root: Path) -> Dataset:
+    """The sentence files if there are any, else the corpus CSV. Videos may be named `vidN.*` or by the YouTube clip."""
+    builder = Builder(options.name, root)
+    sentences = {split: path for split, name in SENTENCES.items() if (path := find_annotation(root, name))}
+    corpora = [] if sentences else find_corpora(root)
+    if not sentences and not corpora:
+        names = [*SENTENCES.values(), f"a .csv with the columns {', '.join(COLUMNS)}"]
+        raise BadInput(f"no MSVD annotations; {looked_for(root, names)}; put them there or choose another dataset.kind")
+    if len(corpora) > 1:
+        found = ", ".join(str(path) for path in corpora)
+        raise BadInput(f"several corpus files: {found}; expected one, so move the others out of {root}")
+    numbers = _read_mapping(builder)
+    if sentences:
+        _read_sentences(builder, sentences, {number: clip for clip, number in numbers.items()})
+    else:
+        _read_corpus(builder, corpora[0], numbers)
+    builder.check_counts(SIZES)
+    return builder.finish()
+
+
+def find_corpora(root: Path) -> list[Path]:
+    """The CSV files below root that have the corpus' columns."""
+    files = [path for folder in FOLDERS for path in sorted((root / folder).glob("*.csv")) if path.is_file()]
+    return [path for path in files if set(COLUMNS) <= set(read_header(path))]
+
+
+def _read_mapping(builder: Builder) -> dict[str, str]:
+    """Clip -> vidN."""
+    path = find_annotation(builder.root, MAPPING)
+    numbers: dict[str, str] = {}
+    for line, text in read_lines(builder.opened(path)) if path else ():
+        words = text.split()
+        if len(words) == 2:
+            numbers[words[0]] = words[1]
+        else:
+            where = f"{MAPPING}:{line}"
+            builder.report(where, "malformed", f"{text!r:.80}; expected '<clip> vidN', left out", where, True)
+    return numbers
+
+
+def _read_sentences(builder: Builder, sentences: dict[Split, Path], clips: dict[str, str]) -> None:
+    for split, name in SENTENCES.items():
+        if split not in sentences:
+            builder.report(name, "missing_annotation", f"not there, so there is no {split} split")
+    for split, path in sentences.items():
+        elsewhere: set[str] = set()
+        for line, text in read_lines(builder.opened(path)):
+            where = f"{path.name}:{line}"
+            video_id, tab, caption = text.partition("\t")
+            if not tab:
+                builder.report(where, "malformed", f"{text!r:.80}; expected 'vidN<TAB>caption', left out", where, True)
+                continue
+            before = builder.split_of(video_id)
+            if before is None:
+                source = builder.find_file(video_id, *([clips[video_id]] if video_id in clips else []))
+                if not builder.add_video(video_id, source, split, where=where):
+                    continue
+            elif before != split:
+                if video_id not in elsewhere:  # its captions here would leak from one split into another
+                    reason = f"it is in {before} already; its captions in {split} are left out"
+                    builder.report(video_id, "split_conflict", reason, where)
+                    elsewhere.add(video_id)
+                continue
+            builder.add_caption(video_id, caption, where)
+
+
+def _read_corpus(builder: Builder, path: Path, numbers: dict[str, str]) -> None:
+    captions: dict[str, list[tuple[str, str]]] = {}
+
+    def skip(line: int, reason: str) -> None:
+        builder.report(f"{path.name}:{line}", "malformed", f"{reason}; left out", f"{path.name}:{line}", True)
+
+    for line, row in read_rows(builder.opened(path), COLUMNS, skip):
+        if row["language"].strip().lower() == "english":
+            clip = f"{row['videoid'].strip()}_{_whole(row['start'])}_{_whole(row['end'])}"
+            captions.setdefault(clip, []).append((row["description"], f"{path.name}:{line}"))
+    if numbers:
+        _add_numbered(builder, captions, numbers)
+        return
+    clips = sorted(captions)
+    if len(clips) == sum(SIZES.values()):
+        splits = {clip: _split_of_number(number) for number, clip in enumerate(clips, 1)}
+    else:
+        total = sum(SIZES.values())
+        derived, _ = derive_splits(clips, SIZES["val"] / total, SIZES["test"] / total)
+        splits = {clip: derived[clip] for clip in clips}
+        reason = f"{len(clips):,} clips and no {MAPPING}: split by a hash of the name, not the published split"
+        builder.report(builder.name, "split_derived", reason, path.name)
+    for clip, rows in captions.items():
+        split = splits[clip]
+        if split and builder.add_video(clip, builder.find_file(clip), split, where=rows[0][1]):
+            for text, where in rows:
+                builder.add_caption(clip, text, where)
+
+
+def _add_numbered(builder: Builder, captions: dict[str, list[tuple[str, str]]], numbers: dict[str, str]) -> None:
+    for clip, rows in captions.items():
+        video_id = numbers.get(clip)
+        if video_id is None:
+            reason = f"not in {MAPPING}, so in no split; its {len(rows)} captions are left out"
+            builder.report(clip, "not_mapped", reason, rows[0][1])
+            continue
+        number = re.fullmatch(r"vid(\d{1,9})", video_id, re.ASCII)
+        split = _split_of_number(int(number[1])) if number else None
+        if split is None:
+            builder.report(clip, "bad_split", f"{video_id!r:.80} is none of vid1 to vid1970", MAPPING, True)
+        elif builder.add_video(video_id, builder.find_file(video_id, clip), split, where=rows[0][1]):
+            for text, where in rows:
+                builder.add_caption(video_id, text, where)
+
+
+def _split_of_number(number: int) -> Split | None:
+    first = 1
+    for split, size in SIZES.items():
+        if first <= number < first + size:
+            return split
+        first += size
+    return None
+
+
+def _whole(seconds: str) -> str:
+    """Some copies of the corpus were saved with 33.0 for 33; the clips' names have whole seconds."""
+    return re.sub(r"\.0*$", "", seconds.strip())

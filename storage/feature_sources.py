@@ -1,0 +1,203 @@
+"""Ready-made features in the forms people keep them: a folder of <id>.npy, one .npy with ids, .npz, HDF5.
+
+A source lists its entries by header only and loads an entry's values when asked, so nothing is held whole in memory.
+No form is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import h5py
+import numpy as np
+
+from storage.errors import BadInput, UsageError
+from storage.records import Problem
+
+_OBJECTS = "holds pickled Python objects; save plain numbers: np.save(path, np.asarray(values, 'float32'))"
+_NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+"""What numpy, zipfile and h5py raise on broken files."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The features of one id: their shape as stored, and how to get them."""
+
+    id: str
+    shape: tuple[int, ...]
+    load: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Features as they were given: the form's name, the files that make it up, and its entries or what is wrong."""
+
+    form: str
+    files: list[Path]
+    entries: list[Entry]
+    problems: list[Problem]
+
+
+@contextmanager
+def open_source(path: Path, ids: Path | None) -> Iterator[Source]:
+    """The source at `path`, by what it is: a folder, or a file with one of the endings of FORMS."""
+    form = "folder" if path.is_dir() else path.suffix.lower()
+    if not path.exists():
+        raise BadInput(f"there is no {path} to import features from; check the path")
+    if form not in FORMS:
+        raise BadInput(f"cannot import features from {path}; known are a folder of <id>.npy, .npy, .npz, .h5 and .hdf5")
+    if (ids is None) == (form == ".npy"):
+        wanted = (
+            "needs a file of ids, one for each row (--ids FILE)" if ids is None else "has ids already: leave out --ids"
+        )
+        raise UsageError(f"{path} {wanted}")
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(FORMS[form](path, ids))
+        except UNREADABLE as error:
+            raise BadInput(f"cannot read {path} ({error}); is it complete, and what its name says?") from error
+        yield source
+
+
+@contextmanager
+def _folder(path: Path, _: Path | None) -> Iterator[Source]:
+    files = sorted(file for file in path.iterdir() if file.suffix == ".npy" and file.is_file())
+    if not files:
+        raise BadInput(f"no .npy file lies in {path}; it should hold one <id>.npy for each video")
+    source = Source("folder of .npy", files, [], [])
+    for file in files:
+        with _noting(source.problems, file.stem, file.name), file.open("rb") as stream:
+            shape = _npy_shape(stream)
+            source.entries.append(Entry(file.stem, shape, partial(np.load, file, mmap_mode="r", allow_pickle=False)))
+    yield source
+
+
+@contextmanager
+def _npy(path: Path, ids: Path | None) -> Iterator[Source]:
+    with path.open("rb") as stream:
+        shape = _npy_shape(stream)
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    names = _read_ids(ids) if ids else []
+    if len(shape) < 2 or len(names) != shape[0]:
+        raise BadInput(f"{path} has shape {list(shape)} and {ids} has {len(names)} ids; one id for each row is needed")
+    entries = [Entry(name, shape[1:], partial(array.__getitem__, n)) for n, name in enumerate(names)]
+    yield Source("one .npy", [path, ids] if ids else [path], entries, [])
+
+
+@contextmanager
+def _npz(path: Path, _: Path | None) -> Iterator[Source]:
+    source = Source(".npz", [path], [], [])
+    with zipfile.ZipFile(path) as members:
+        for member in members.namelist():
+            name = member.removesuffix(".npy")
+            with _noting(source.problems, name, path.name), members.open(member) as stream:
+                source.entries.append(Entry(name, _npy_shape(stream), partial(_load_member, members, member)))
+        yield source
+
+
+@contextmanager
+def _hdf5(path: Path, _: Path | None) -> Iterator[Source]:
+    source = Source("HDF5", [path], [], [])
+    with h5py.File(path, "r") as file:
+        for name, dataset in _named_datasets(file, source.problems):
+            if dataset.dtype.kind not in "fiu":
+                source.problems.append(
+                    Problem(name, "not_numbers", f"{dataset.name} holds {dataset.dtype}", path.name, True)
+                )
+            else:
+                source.entries.append(Entry(name, dataset.shape, partial(dataset.__getitem__, ())))
+        yield source
+
+
+FORMS: dict[str, Callable[[Path, Path | None], AbstractContextManager[Source]]] = {
+    "folder": _folder,
+    ".npy": _npy,
+    ".npz": _npz,
+    ".h5": _hdf5,
+    ".hdf5": _hdf5,
+}
+
+
+def _named_datasets(file: h5py.File, problems: list[Problem]) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Ids and datasets: /<id>, or /<id>/<anything>, or /<anything>/<id> below a single group."""
+    below: list[tuple[str, str, h5py.Dataset]] = []
+    groups = [name for name in file if _is_own(file, name, problems) and isinstance(file[name], h5py.Group)]
+    for name in file:
+        if _is_own(file, name, []) and isinstance(file[name], h5py.Dataset):
+            yield name, file[name]
+    for group in groups:
+        for name in file[group]:
+            if _is_own(file[group], name, problems) and isinstance(file[group][name], h5py.Dataset):
+                below.append((group, name, file[group][name]))
+    leaves = {name for _, name, _ in below}
+    if len(groups) == 1 and len(leaves) > 1:
+        yield from ((name, dataset) for _, name, dataset in below)
+    elif len(leaves) == 1:
+        yield from ((group, dataset) for group, _, dataset in below)
+    elif leaves:
+        problems.append(
+            Problem(
+                file.filename, "ambiguous", "its groups hold several data sets each: which one is wanted?", "", True
+            )
+        )
+
+
+def _is_own(group: h5py.Group, name: str, problems: list[Problem]) -> bool:
+    """Whether a name is stored here: a link could point into any other file of this machine."""
+    own = isinstance(group.get(name, getlink=True), h5py.HardLink)
+    if not own:
+        problems.append(
+            Problem(name, "link", "is a link, and links are not followed", Path(group.file.filename).name, True)
+        )
+    return own
+
+
+def _load_member(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _npy_shape(stream: IO[bytes]) -> tuple[int, ...]:
+    """The shape in a .npy header; ValueError for anything but numbers."""
+    version = np.lib.format.read_magic(stream)
+    if version not in _NPY_HEADERS:
+        raise ValueError(f"has the unknown .npy version {version}")
+    shape, _, dtype = _NPY_HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError(_OBJECTS)
+    if dtype.kind not in "fiu":
+        raise ValueError(f"holds {dtype}, not numbers")
+    return shape
+
+
+def _read_ids(path: Path) -> list[str]:
+    """One id a line, or a JSON list of strings."""
+    try:
+        text = path.read_text("utf-8-sig")
+        if path.suffix.lower() != ".json":
+            return [line.strip() for line in text.rstrip().split("\n")]
+        ids = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"cannot read the ids in {path} ({error}); one id a line, or a JSON list, is expected"
+        ) from error
+    if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
+        raise BadInput(f'{path} is JSON but no list of strings; the ids are expected as ["vid1", "vid2", ...]')
+    return ids
+
+
+@contextmanager
+def _noting(problems: list[Problem], item: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        problems.append(Problem(item, "unreadable", str(error), where, True))

@@ -1,0 +1,99 @@
+"""The nouns that every room shares: a video, a caption, a problem, a reference to something made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from storage.errors import UnsafeId
+
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029/\\]")
+
+
+def check_video_id(video_id: str) -> str:
+    """The id itself if it is safe as one path component and one table cell, else UnsafeId says why."""
+    if not video_id or video_id != video_id.strip():
+        raise UnsafeId(f"video id {video_id!r} is empty or has blanks around it; give every video a plain name")
+    if _FORBIDDEN.search(video_id):
+        raise UnsafeId(f"video id {video_id!r} has a slash or a control character; an id is a name, not a path")
+    if video_id.startswith("."):
+        raise UnsafeId(f"video id {video_id!r} starts with a dot, so it could hide or leave its folder; rename it")
+    try:
+        size = len(video_id.encode())
+    except UnicodeEncodeError:
+        raise UnsafeId(f"video id {video_id!r} is not valid Unicode; rename the file") from None
+    if size > 200:
+        raise UnsafeId(f"video id {video_id[:40]!r}... has {size} bytes; 200 is the most a file name can safely hold")
+    return video_id
+
+
+@dataclass(frozen=True, slots=True)
+class VideoRecord:
+    """One clip. `source` is its file, relative to the data set's root with forward slashes, or None if it is absent
+    (imported features can stand in for it). `segment` is (start, end) in seconds. An image is a one-frame video."""
+
+    id: str
+    source: str | None
+    split: Split
+    segment: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """The `n`-th caption (from 0) of a video."""
+
+    video_id: str
+    n: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something about one item that was noticed and worked around. `kind` is a short stable word for counting;
+    `quarantined` says that the item takes no part in the run; otherwise it is only reported."""
+
+    item: str
+    kind: str
+    reason: str
+    where: str = ""
+    quarantined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """What every stage returns: where its result is and what it was made from. JSON, never a tensor.
+
+    `parts` maps the name of a part (such as "captions/train") to a key of its own, so that a later stage can depend on
+    exactly what it reads."""
+
+    kind: str
+    uri: str
+    key: str
+    count: int = 0
+    made_by: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def part(self, name: str) -> ArtifactRef:
+        """A reference to one part: same place, the part's own key, and the parts below it ("videos" has "videos/train")."""
+        if name not in self.parts:
+            raise KeyError(f"{self.kind} has no part '{name}'; it has {', '.join(sorted(self.parts)) or 'none'}")
+        below = {part: key for part, key in self.parts.items() if part.startswith(f"{name}/")}
+        return ArtifactRef(f"{self.kind}:{name}", self.uri, self.parts[name], self.count, self.made_by, below)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "uri": self.uri,
+            "key": self.key,
+            "count": self.count,
+            "made_by": self.made_by,
+            "parts": dict(self.parts),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ArtifactRef:
+        return cls(**data)

@@ -1,0 +1,87 @@
+"""The tokenised captions of a data set: what training reads and evaluation compares with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage.atomic import write_json, write_parquet
+from storage.errors import BadInput, StorageError
+from storage.vocabulary import TextOptions, Vocabulary, content_words, tokenize
+
+_SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),
+        ("n", pa.int32()),
+        ("split", pa.string()),
+        ("text", pa.string()),
+        ("tokens", pa.list_(pa.string())),
+        ("numbers", pa.list_(pa.int32())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class References:
+    """The text tables in one folder: vocabulary, content words, tokenised captions."""
+
+    folder: Path
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.load(self.folder / "vocabulary.json")
+
+    @cached_property
+    def table(self) -> pa.Table:
+        path = self.folder / "captions.parquet"
+        try:
+            return pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
+
+    @cached_property
+    def tag_words(self) -> list[str]:
+        """The content words of the training captions, most frequent first."""
+        return json.loads((self.folder / "tag_words.json").read_text())["words"]
+
+    def sentences(self, split: str) -> dict[str, list[str]]:
+        """video id -> its captions as space-separated tokens."""
+        return {id: [" ".join(tokens) for tokens in rows] for id, rows in self._grouped(split, "tokens").items()}
+
+    def numbers(self, split: str) -> dict[str, list[list[int]]]:
+        """video id -> its captions as BOS w1 .. wn EOS."""
+        return self._grouped(split, "numbers")
+
+    def texts(self, split: str) -> dict[str, list[str]]:
+        """video id -> its captions as written."""
+        return self._grouped(split, "text")
+
+    def _grouped(self, split: str, column: str) -> dict[str, list]:
+        table = self.table.filter(pc.equal(self.table["split"], split))
+        grouped: dict[str, list] = {}
+        for id, value in zip(table["video_id"].to_pylist(), table[column].to_pylist(), strict=True):
+            grouped.setdefault(id, []).append(value)
+        return grouped
+
+
+def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], options: TextOptions) -> Vocabulary:
+    """Tokenise (video id, n, split, text) rows and write the tables. Words come from the training split only."""
+    ids, ns, splits, texts = (list(column) for column in zip(*rows, strict=True)) if (rows := list(rows)) else ([],) * 4
+    tokens = [tokenize(text)[: options.max_words] for text in texts]
+    training = [t for t, split in zip(tokens, splits, strict=True) if split == "train"]
+    if not any(training):
+        raise BadInput("the training split has no captions; a data set needs videos with captions in 'train'")
+    vocabulary = Vocabulary.build(training, options.min_count)
+    numbers = [vocabulary.encode(t, options.max_words) for t in tokens]
+    vocabulary.save(folder / "vocabulary.json")
+    tags = content_words(training, options.min_count)
+    write_json(folder / "tag_words.json", {"words": tags})
+    write_parquet(folder / "captions.parquet", pa.table([ids, ns, splits, texts, tokens, numbers], schema=_SCHEMA))
+    return vocabulary

@@ -1,0 +1,39 @@
+"""The results of a run: captions as JSON lines, scores as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.errors import StorageError
+
+
+@dataclass(frozen=True)
+class CaptionRow:
+    """One line of captions.jsonl: the best caption of a video. attention: words x rows of the features, or None."""
+
+    video_id: str
+    caption: str
+    log_prob: float
+    attention: list[list[float]] | None = None
+
+
+def read_captions(folder: Path) -> list[CaptionRow]:
+    return [CaptionRow(**row) for row in read_jsonl(folder / "captions.jsonl")]
+
+
+def read_scores(folder: Path) -> dict[str, Any]:
+    path = folder / "scores.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {error}; run with '--force evaluate'") from error
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {error}; run again with --force for the stage that wrote it") from error

@@ -1,0 +1,187 @@
+"""The folder of one project: where every stage keeps its result, the done-markers that are written last, and locks.
+
+    workspace.json              format of this folder
+    artifacts/<stage>/<key>/    the result of one stage; it exists once done.json is there
+    features/                   Zarr feature stores
+    runs/<recipe>/<id>.json     what each run used; what no run refers to can be collected
+    ledger.sqlite               what is known of source files: fingerprints, probes, failures
+    locks/                      files that are flock()ed; a killed holder frees its lock at once
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage.atomic import write_json
+from storage.errors import StorageError, explain_os_error, explained
+from storage.records import ArtifactRef
+
+FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+
+
+@dataclass(frozen=True)
+class Done:
+    """The done-marker of a stage's result: what was made, from what, how long it took, and the files that belong to it."""
+
+    ref: ArtifactRef
+    stage: str
+    ingredients: dict[str, Any]
+    seconds: float
+    made_at: str
+    summary: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Done:
+        return cls(**{**data, "ref": ArtifactRef.from_json(data["ref"])})
+
+
+def _safe(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise StorageError(f"'{name}' cannot be the name of a folder in the workspace; use letters, digits, . _ and -")
+    return name
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """One project's folder. Cheap to open; all state is on disk."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path | str) -> Workspace:
+        """Open the workspace, or make it if the folder is new or empty."""
+        root = Path(root).expanduser().absolute()
+        marker = root / "workspace.json"
+        try:
+            if marker.is_file():
+                found = json.loads(marker.read_text())["format"]
+                if found != FORMAT:
+                    raise StorageError(
+                        f"{root} is a workspace of format {found}, this Longtake reads {FORMAT}; choose another --workspace"
+                    )
+                return cls(root)
+            if root.is_dir() and any(root.iterdir()):
+                raise StorageError(
+                    f"{root} is not empty and not a Longtake workspace; choose a new or empty folder with --workspace"
+                )
+            root.mkdir(parents=True, exist_ok=True)
+            write_json(marker, {"format": FORMAT})
+        except OSError as error:
+            raise explain_os_error(error, root) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{marker} is damaged ({error}); restore it or choose another --workspace") from error
+        return cls(root)
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    @property
+    def features(self) -> Path:
+        return self.root / "features"
+
+    def feature_store(self, dataset: str, name: str) -> Path:
+        return self.features / _safe(dataset) / _safe(name)
+
+    def folder(self, stage: str, key: str) -> Path:
+        return self.root / "artifacts" / _safe(stage) / _safe(key)
+
+    def done(self, stage: str, key: str) -> Done | None:
+        """The done-marker of a result, or None if it was never finished or its files are gone."""
+        folder = self.folder(stage, key)
+        done = read_done(folder)
+        if done is None:
+            return None
+        for name, size in done.files.items():
+            try:
+                if (folder / name).stat().st_size != size:
+                    return None
+            except FileNotFoundError:
+                return None
+        return done
+
+    def finish(self, done: Done) -> None:
+        """Publish a result: note its files and sizes, then write done.json, last."""
+        folder = self.folder(done.stage, done.ref.key)
+        with explained(folder):
+            files = {
+                str(path.relative_to(folder)): path.stat().st_size
+                for path in sorted(folder.rglob("*"))
+                if path.is_file() and path.name != "done.json"
+            }
+            write_json(folder / "done.json", {**asdict(done), "ref": done.ref.to_json(), "files": files})
+
+    def discard(self, stage: str, key: str) -> None:
+        """Forget a result so that it is made again: the marker goes first, so nothing half-removed looks done."""
+        folder = self.folder(stage, key)
+        with explained(folder):
+            (folder / "done.json").unlink(missing_ok=True)
+            if folder.is_dir():
+                shutil.rmtree(folder)
+
+    def all_done(self, stage: str) -> list[Done]:
+        """Every finished result of a stage, newest first."""
+        parent = self.root / "artifacts" / _safe(stage)
+        found = [read_done(folder) for folder in (parent.iterdir() if parent.is_dir() else ())]
+        return sorted((done for done in found if done), key=lambda done: done.made_at, reverse=True)
+
+    @contextmanager
+    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+        """Hold a named lock. Whoever comes second waits (and is told who holds it). The kernel frees the lock of a
+        process that dies, so a kill leaves nothing behind that blocks."""
+        path = self.root / "locks" / f"{_safe(name)}.lock"
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+")
+        with file:
+            if not _try_lock(file.fileno()):
+                file.seek(0)
+                holder = file.read().strip()
+                if waiting:
+                    waiting(holder or "another process")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(0)
+            file.write(f"process {os.getpid()} since {time.strftime('%H:%M:%S')}")
+            file.flush()
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+    def locked(self, name: str) -> bool:
+        """Whether somebody holds the lock at this moment."""
+        path = self.root / "locks" / f"{_safe(name)}.lock"
+        if not path.exists():
+            return False
+        with path.open("a+") as file:
+            return not _try_lock(file.fileno())
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def read_done(folder: Path) -> Done | None:
+    """The done-marker in a folder, if there is a whole one."""
+    try:
+        return Done.from_json(json.loads((folder / "done.json").read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{folder / 'done.json'} is damaged ({error}); remove that folder and run again") from error

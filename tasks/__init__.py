@@ -1,0 +1,1 @@
+"""One file per stage: read storage, compute with models, write storage, return an ArtifactRef."""

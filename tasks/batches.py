@@ -1,0 +1,72 @@
+"""Training batches: some videos with some of their captions each, in an order that depends on seed and epoch alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from models.types import PAD, Batch
+from tasks.feature_access import FeatureAccess
+
+
+class CaptionBatches:
+    """Every epoch shows every video once, with `captions` of its captions drawn without repeats (all, if it has fewer)."""
+
+    def __init__(
+        self,
+        access: FeatureAccess,
+        captions: dict[str, list[list[int]]],
+        ids: Sequence[str],
+        videos_per_batch: int,
+        captions_per_video: int,
+        seed: int,
+    ):
+        self.access, self.captions, self.ids = access, captions, list(ids)
+        self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.ids) / self.videos_per_batch)
+
+    def __call__(self, epoch: int, skip: int) -> Iterator[Batch]:
+        """The batches of an epoch without the first `skip`, read one ahead of their use."""
+        return _one_ahead(self._batches(epoch, skip))
+
+    def _batches(self, epoch: int, skip: int) -> Iterator[Batch]:
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids))
+        for step in range(skip, self.steps_per_epoch):
+            chosen = order[step * self.videos_per_batch : (step + 1) * self.videos_per_batch]
+            draw = np.random.default_rng([self.seed, epoch, step + 1])  # of its own, so that skipping costs nothing
+            yield self._batch([self.ids[i] for i in chosen], draw)
+
+    def _batch(self, ids: list[str], draw: np.random.Generator) -> Batch:
+        tokens, owner, caption_ids = [], [], []
+        for row, id in enumerate(ids):
+            count = len(self.captions[id])
+            for n in draw.permutation(count)[: self.captions_per_video]:
+                tokens.append(self.captions[id][n])
+                owner.append(row)
+                caption_ids.append(f"{id}#{n}")
+        features, masks = self.access.read(ids)
+        return Batch(tuple(ids), features, masks, pad(tokens), torch.tensor(owner), tuple(caption_ids))
+
+
+def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """N lists of numbers -> (N, L) int64, filled with PAD."""
+    padded = np.full((len(rows), max(len(row) for row in rows)), PAD, np.int64)
+    for place, row in enumerate(rows):
+        padded[place, : len(row)] = row
+    return torch.from_numpy(padded)
+
+
+def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Read the next batch in a thread while the current one is used."""
+    with ThreadPoolExecutor(1, "batches") as pool:
+        upcoming = pool.submit(next, batches, None)
+        while (batch := upcoming.result()) is not None:
+            upcoming = pool.submit(next, batches, None)
+            yield batch

@@ -1,0 +1,53 @@
+"""Caption: the trained captioner describes every video of a split."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from models.decoders.search import SearchOptions
+from storage.atomic import write_jsonl
+from storage.catalogue import Catalogue
+from storage.errors import MissingFeatures
+from storage.options import Options
+from storage.records import ArtifactRef, Split
+from storage.references import References
+from tasks.captioning import caption_videos
+from tasks.feature_access import FeatureAccess
+from tasks.progress import meter
+from tasks.seed import load_captioner
+from tasks.stage import Made, Work, stage
+
+
+class CaptionOptions(Options):
+    """Which videos are captioned, and how captions are looked for."""
+
+    split: Split = "test"
+    features: tuple[str, ...]
+    search: SearchOptions
+
+
+@stage(version=1)
+def caption(
+    work: Work,
+    options: CaptionOptions,
+    captioner: ArtifactRef,
+    text: ArtifactRef,
+    videos: ArtifactRef,
+    features: ArtifactRef,
+    **parts: ArtifactRef,
+) -> Made:
+    device = work.runtime.torch_device()
+    vocabulary = References(work.path(text)).vocabulary
+    access = FeatureAccess.open(work.workspace, work.path(features), options.features)
+    net = load_captioner(work.path(captioner) / "captioner.safetensors", access, vocabulary.key, len(vocabulary))
+    net.to(device).eval()
+    catalogue = Catalogue(work.path(videos), work.data)
+    ids = access.usable(catalogue.ids(options.split))
+    if not ids:
+        raise MissingFeatures(
+            f"no video of the '{options.split}' split has features; 'longtake status' lists what is missing"
+        )
+    with meter("captioning", len(ids), "videos") as shown:
+        found = caption_videos(net, access, vocabulary, ids, options.search, device, shown.advance)
+    write_jsonl(work.folder / "captions.jsonl", [asdict(item) for item in found])
+    return Made(len(found), {"captions": len(found), "distinct": len({item.caption for item in found})})

@@ -1,0 +1,48 @@
+"""Captions for many videos: batches of features in, sentences with their attention out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from models.captioner import Captioner
+from models.decoders.search import SearchOptions, search
+from storage.results import CaptionRow
+from storage.vocabulary import Vocabulary
+from tasks.feature_access import FeatureAccess
+
+_BATCH = 64
+
+
+def caption_videos(
+    captioner: Captioner,
+    access: FeatureAccess,
+    vocabulary: Vocabulary,
+    ids: Sequence[str],
+    options: SearchOptions,
+    device: str,
+    progress: Callable[[int], None] | None = None,
+) -> list[CaptionRow]:
+    """Caption the videos in the order given."""
+    found: list[CaptionRow] = []
+    for start in range(0, len(ids), _BATCH):
+        batch = list(ids[start : start + _BATCH])
+        features, masks = access.read(batch)
+        with torch.inference_mode():
+            decoded = search(
+                captioner,
+                {name: tensor.to(device) for name, tensor in features.items()},
+                {name: tensor.to(device) for name, tensor in masks.items()},
+                options,
+            )
+        for row, id in enumerate(batch):
+            words = vocabulary.decode(decoded.tokens[row, 0].tolist())
+            attention = None
+            if decoded.attention is not None:
+                weights = decoded.attention[row, 0, : len(words)]
+                attention = [[round(w, 4) for w in word] for word in weights.tolist()]
+            found.append(CaptionRow(id, " ".join(words), round(decoded.log_probs[row, 0].item(), 6), attention))
+        if progress:
+            progress(len(batch))
+    return found

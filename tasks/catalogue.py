@@ -1,0 +1,85 @@
+"""Catalogue: read the annotations, fingerprint and probe every file, list what is missing or broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from storage.catalogue import Inventory, compare, take_inventory, write_catalogue
+from storage.datasets import DatasetOptions, read_dataset
+from storage.decode_pool import DecodePool
+from storage.errors import BadMedia
+from storage.ledger import Ledger, Probed
+from storage.media import Probe, probe
+from storage.workspace import Done, Workspace
+from tasks.progress import meter
+from tasks.stage import Foresight, Made, Work, stage
+
+PROBE_VERSION = 1  # bump when probing finds other facts
+FACTS = tuple(field.name for field in fields(Probe) if field.name != "pts")
+_NOTE_EVERY = 64  # probes written to the ledger at once: what a kill can cost
+
+
+def _foresee(workspace: Workspace, data: Path, options: DatasetOptions) -> Foresight:
+    dataset = read_dataset(options, data)
+    inventory = take_inventory(dataset, Ledger(workspace.ledger_path))
+    return Foresight(inventory.key, inventory.parts, inventory)
+
+
+def _changes(workspace: Workspace, before: Done, inventory: Inventory) -> str:
+    import pyarrow.parquet as pq
+
+    folder = workspace.root / before.ref.uri
+    return compare(pq.read_table(folder / "videos.parquet", columns=["id", "key"]), inventory)
+
+
+def _again(work: Work) -> str:
+    bad = _bad_probes(work) if work.runtime.retry_quarantined else []
+    return f"{len(bad)} files that could not be read are tried again" if bad else ""
+
+
+def _bad_probes(work: Work) -> list[str]:
+    known = work.ledger.probes(work.memo.contents.values(), PROBE_VERSION, times=False)
+    return [key for key, probed in known.items() if probed.facts is None]
+
+
+@stage(version=1, foresee=_foresee, changes=_changes, again=_again)
+def catalogue(work: Work, options: DatasetOptions) -> Made:
+    inventory: Inventory = work.memo
+    if work.runtime.retry_quarantined:
+        work.ledger.forget_probes(_bad_probes(work), PROBE_VERSION)
+    paths = {key: inventory.dataset.root / source for source, key in sorted(inventory.contents.items())}
+    probes = probe_files(work, paths, times=False)
+    counts = write_catalogue(work.folder, inventory, probes)
+    return Made(len(inventory.dataset.videos), {"dataset": inventory.dataset.name, **counts})
+
+
+def probe_files(work: Work, paths: Mapping[str, Path], times: bool) -> dict[str, Probed]:
+    """Facts of files by content hash, from the ledger; what it does not know yet is probed and noted. A broken file is
+    noted too, and not tried again until its bytes change."""
+    known = work.ledger.probes(paths, PROBE_VERSION, times)
+    todo = [key for key in paths if key not in known]
+    if not todo:
+        return known
+    found: dict[str, Probed] = {}
+    with (
+        meter("probing videos", len(todo), "files") as shown,
+        DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool,
+    ):
+        for key, (_, answer) in zip(todo, pool.run(probe, [paths[key] for key in todo]), strict=True):
+            found[key] = _probed(answer)
+            shown.advance()
+            if len(found) >= _NOTE_EVERY:
+                work.ledger.note_probes(found, PROBE_VERSION)
+                found = {}
+    work.ledger.note_probes(found, PROBE_VERSION)
+    return work.ledger.probes(paths, PROBE_VERSION, times)
+
+
+def _probed(answer: Probe | BadMedia) -> Probed:
+    if isinstance(answer, BadMedia):
+        return Probed(None, None, answer.kind, answer.reason)
+    facts: dict[str, Any] = {name: getattr(answer, name) for name in FACTS}
+    return Probed(facts, answer.pts)

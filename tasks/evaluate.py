@@ -1,0 +1,37 @@
+"""Evaluate: the captions of a split against its references."""
+
+from __future__ import annotations
+
+import json
+
+from models.scores.corpus import score_corpus
+from storage.atomic import write_json
+from storage.errors import BadInput
+from storage.options import Options
+from storage.records import ArtifactRef, Split
+from storage.references import References
+from storage.results import read_captions
+from tasks.stage import Made, Work, stage
+
+
+class EvaluationOptions(Options):
+    """What is scored."""
+
+    split: Split = "test"
+    """the split whose captions are made and scored"""
+
+
+@stage(version=1)
+def evaluate(work: Work, options: EvaluationOptions, captions: ArtifactRef, text: ArtifactRef) -> Made:
+    references = References(work.path(text)).sentences(options.split)
+    hypotheses = {row.video_id: row.caption for row in read_captions(work.path(captions)) if row.video_id in references}
+    if not hypotheses:
+        raise BadInput(
+            f"no captioned video of the '{options.split}' split has references; there is nothing to compare with"
+        )
+    scores = score_corpus(hypotheses, {id: references[id] for id in hypotheses})
+    unscored = sorted(references.keys() - hypotheses.keys())
+    figures = {name: round(value, 6) for name, value in scores.corpus.items()}
+    result = {"split": options.split, "videos": len(hypotheses), "corpus": figures, "not_captioned": unscored}
+    write_json(work.folder / "scores.json", result | {"per_video": scores.per_video})
+    return Made(len(hypotheses), json.loads(json.dumps(figures)))

@@ -1,0 +1,58 @@
+"""Frames of many videos, decoded once each in processes that may die, in the order of the ids."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from storage.catalogue import Catalogue
+from storage.decode_pool import DecodeJob, DecodePool, decode_job
+from storage.errors import BadMedia
+from storage.ledger import Probed
+from storage.media import Probe, Sampled
+from storage.sampling import Sampling
+from tasks.catalogue import probe_files
+from tasks.stage import Work
+
+_BLOCK = 1000  # videos whose frame times are in memory at once
+
+
+def probes_of(work: Work, catalogue: Catalogue, ids: Sequence[str]) -> Iterator[tuple[str, Probe | BadMedia]]:
+    """Each video with what its file holds, from the ledger; only what the ledger lost is probed again."""
+    for start in range(0, len(ids), _BLOCK):
+        block = ids[start : start + _BLOCK]
+        contents = catalogue.content_keys
+        found = probe_files(work, {contents[id]: catalogue.path_of(id) for id in block}, times=True)
+        for id in block:
+            yield id, _as_probe(found[contents[id]])
+
+
+def _as_probe(probed: Probed) -> Probe | BadMedia:
+    if probed.facts is None or probed.pts is None:
+        return BadMedia(probed.bad_kind, probed.bad_reason)
+    return Probe(**probed.facts, pts=probed.pts)
+
+
+def read_frames(
+    work: Work,
+    catalogue: Catalogue,
+    wanted: Mapping[str, Mapping[str, Sampling]],
+    size: tuple[int, int] | None,
+) -> Iterator[tuple[str, dict[str, Sampled] | BadMedia]]:
+    """wanted: video id -> samplings by name. Each video with its frames by sampling, or with the reason why not: in order,
+    but for those that could not even be probed, which come last."""
+    good: deque[str] = deque()
+    bad: deque[tuple[str, BadMedia]] = deque()
+
+    def jobs() -> Iterator[DecodeJob]:
+        for id, probe in probes_of(work, catalogue, list(wanted)):
+            if isinstance(probe, BadMedia):
+                bad.append((id, probe))
+            else:
+                good.append(id)
+                yield DecodeJob(catalogue.path_of(id), wanted[id], catalogue.records[id].segment, probe, size)
+
+    with DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool:
+        for _, answer in pool.run(decode_job, jobs()):
+            yield good.popleft(), answer
+    yield from bad

@@ -1,0 +1,96 @@
+"""Progress of long work: a bar in a terminal, plain lines elsewhere, and one Prefect artifact a stage where Prefect runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+from uuid import UUID
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+_LINE_EVERY = 10.0  # seconds between plain lines
+_ARTIFACT_EVERY = 5.0  # an update costs the server up to 50 ms
+
+console = Console(stderr=True)
+
+
+class Meter:
+    """Counts work done; everything else is display."""
+
+    def __init__(self, label: str, total: int, unit: str, bar: Progress | None, artifact: UUID | None):
+        self.label, self.total, self.unit = label, total, unit
+        self.count = 0
+        self._bar, self._artifact = bar, artifact
+        self._bar_id: TaskID | None = bar.add_task(label, total=total, figures="") if bar else None
+        self._started = self._last_line = self._last_artifact = time.monotonic()
+
+    def advance(self, n: int = 1, figures: str = "") -> None:
+        """`figures` is a short text such as 'loss 2.31' shown behind the bar."""
+        self.to(self.count + n, figures)
+
+    def to(self, count: int, figures: str = "") -> None:
+        self.count, now = count, time.monotonic()
+        if self._bar is not None and self._bar_id is not None:
+            self._bar.update(self._bar_id, completed=count, figures=figures)
+        elif now - self._last_line >= _LINE_EVERY:
+            self._last_line = now
+            console.print(f"  {self.label}: {self._text(now)} {figures}".rstrip(), highlight=False)
+        if self._artifact and now - self._last_artifact >= _ARTIFACT_EVERY:
+            self._last_artifact = now
+            self._update_artifact(f"{self._text(now)} {figures}")
+
+    def _text(self, now: float) -> str:
+        rate = self.count / max(now - self._started, 1e-6)
+        left = (self.total - self.count) / rate if rate else 0
+        return f"{self.count} of {self.total} {self.unit}, {rate:.1f}/s, {left:.0f} s left"
+
+    def _update_artifact(self, text: str) -> None:
+        from prefect.artifacts import update_progress_artifact
+
+        if self._artifact:
+            share = 100.0 * self.count / max(self.total, 1)
+            update_progress_artifact(artifact_id=self._artifact, progress=share, description=f"{self.label}: {text}")
+
+    def close(self) -> None:
+        if self._artifact:
+            self._update_artifact(self._text(time.monotonic()))
+
+
+@contextmanager
+def meter(label: str, total: int, unit: str) -> Iterator[Meter]:
+    """Show the progress of `total` units of work."""
+    artifact = _start_artifact(label)
+    if console.is_terminal and sys.stderr.isatty():
+        columns = (
+            TextColumn("  [bold]{task.description}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeRemainingColumn(compact=True),
+            TextColumn("[dim]{task.fields[figures]}"),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            shown = Meter(label, total, unit, bar, artifact)
+            yield shown
+    else:
+        shown = Meter(label, total, unit, None, artifact)
+        yield shown
+    shown.close()
+
+
+def _start_artifact(label: str) -> UUID | None:
+    """One progress artifact in Prefect, if this code runs inside a Prefect task."""
+    if "prefect" not in sys.modules:
+        return None
+    from prefect.context import TaskRunContext
+
+    if TaskRunContext.get() is None:
+        return None
+    from prefect.artifacts import create_progress_artifact
+
+    key = "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
+    return cast(UUID, create_progress_artifact(progress=0.0, key=key, description=label))

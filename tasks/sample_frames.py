@@ -1,0 +1,61 @@
+"""Sample frames: decide which frames of which video an extractor sees, before anything is decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.atomic import write_parquet
+from storage.catalogue import Catalogue, problem_table
+from storage.errors import BadMedia
+from storage.options import Options
+from storage.records import ArtifactRef, Problem
+from storage.sampling import Sampling, choose_frames
+from tasks.frames import probes_of
+from tasks.stage import Made, Work, stage
+
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("key", pa.string()),
+        ("width", pa.int32()),
+        ("frames", pa.list_(pa.int32())),
+        ("pts", pa.list_(pa.float64())),
+    ]
+)
+
+
+class SamplingOptions(Options):
+    """One named way of choosing frames."""
+
+    sampling: Sampling
+
+
+@stage(version=1)
+def sample_frames(work: Work, options: SamplingOptions, videos: ArtifactRef) -> Made:
+    catalogue = Catalogue(work.path(videos), work.data)
+    rows: list[dict[str, Any]] = []
+    problems: list[Problem] = []
+    for id, probe in probes_of(work, catalogue, list(catalogue.usable_keys)):
+        record = catalogue.records[id]
+        try:
+            if isinstance(probe, BadMedia):
+                raise probe
+            chosen = choose_frames(options.sampling, probe.pts, record.segment)
+        except BadMedia as bad:
+            problems.append(Problem(id, bad.kind, bad.reason, record.source or "", quarantined=True))
+            continue
+        middle = probe.pts[chosen[:, chosen.shape[1] // 2]]
+        row = {"id": id, "key": catalogue.usable_keys[id], "width": chosen.shape[1]}
+        rows.append(row | {"frames": chosen.ravel().tolist(), "pts": middle.tolist()})
+    write_parquet(work.folder / "plan.parquet", pa.Table.from_pylist(rows, _SCHEMA))
+    write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
+    return Made(len(rows), {"videos": len(rows), "quarantined": len(problems)})
+
+
+def read_plan(folder: Path) -> set[str]:
+    """The ids of the videos that a plan has frames for."""
+    return set(pq.read_table(folder / "plan.parquet", columns=["id"])["id"].to_pylist())

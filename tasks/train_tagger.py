@@ -1,0 +1,143 @@
+"""Train the word tagger: a small net that learns from the training captions which words a clip calls for.
+
+The seed of GL-RG's long-range encoder, end to end on frames. Its position features serve the demo, where random backbones
+would carry colour and nothing else, and no download is wanted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from models.embedding.tagger import TagBatch, TaggerOptions, TagLoss, WordTagger
+from models.training.loop import FitOptions
+from models.training.objective import Objective
+from storage.atomic import write_jsonl
+from storage.catalogue import Catalogue
+from storage.checkpoints import Checkpoint
+from storage.errors import BadInput, BadMedia
+from storage.options import Options
+from storage.records import ArtifactRef
+from storage.references import References
+from storage.sampling import Sampling
+from tasks.frames import read_frames
+from tasks.progress import meter
+from tasks.stage import Made, Work, stage
+from tasks.training_state import model_only, resume, to_checkpoint, train
+
+
+class TaggerTraining(FitOptions):
+    """How the word tagger is trained."""
+
+    epochs: int = Field(20, ge=1)
+    """Passes over the training videos."""
+    learning_rate: float = Field(2e-3, gt=0)
+    """The highest learning rate."""
+    videos: int = Field(16, ge=1)
+    """Videos in a batch."""
+    seed: int = 0
+    """Seed of weights, dropout and order."""
+
+
+class TrainTaggerOptions(Options):
+    """The tagger's net, its training, and the frames it sees."""
+
+    net: TaggerOptions
+    training: TaggerTraining
+    sampling: Sampling
+    """how its frames are chosen"""
+
+
+class TagBatches:
+    """Clips in memory, shuffled anew every epoch by seed and epoch alone."""
+
+    def __init__(self, ids: list[str], clips: list[np.ndarray], targets: np.ndarray, size: int, seed: int):
+        self.ids, self.clips, self.targets, self.size, self.seed = ids, clips, targets, size, seed
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.ids) / self.size)
+
+    def __call__(self, epoch: int, skip: int) -> Iterator[TagBatch]:
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids))
+        for step in range(skip, self.steps_per_epoch):
+            rows = order[step * self.size : (step + 1) * self.size]
+            most = max(len(self.clips[i]) for i in rows)
+            clips = np.stack([_stretched(self.clips[i], most) for i in rows])
+            ids = tuple(self.ids[i] for i in rows)
+            yield TagBatch(ids, torch.from_numpy(clips), torch.from_numpy(self.targets[rows]))
+
+
+def _stretched(clip: np.ndarray, positions: int) -> np.ndarray:
+    """A clip with fewer positions than its neighbours repeats some: (P, ...) -> (positions, ...)."""
+    return clip[np.arange(positions) * len(clip) // positions]
+
+
+@stage(version=1)
+def train_tagger(work: Work, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef) -> Made:
+    references = References(work.path(text))
+    words = references.tag_words[: options.net.words]
+    captions = {id: [sentence.split() for sentence in rows] for id, rows in references.sentences("train").items()}
+    catalogue = Catalogue(work.path(videos), work.data)
+    wanted = [id for id in catalogue.ids("train") if id in catalogue.usable_keys and id in captions]
+    ids, clips = _load(work, catalogue, wanted, options)
+    if not ids:
+        raise BadInput(
+            "no training video can be decoded, so the word tagger has nothing to learn from; see the quarantine"
+        )
+    targets = np.array([tag_targets(captions[id], words) for id in ids], np.float32)
+
+    how = options.training
+    torch.manual_seed(how.seed)
+    net = WordTagger(options.net.model_copy(update={"words": len(words)}))
+    batches = TagBatches(ids, clips, targets, how.videos, how.seed)
+    state, kept = resume(work.folder / "last.safetensors")
+    history: list[dict[str, Any]] = kept.get("history", [])
+    device = work.runtime.torch_device()
+    with meter("learning words", how.epochs * batches.steps_per_epoch, "steps") as shown:
+        sums = 0.0
+        for progress in train(net, Objective(words=(1.0, TagLoss())), batches, how, state, device):
+            sums += progress.losses["total"]
+            shown.to(progress.step, f"loss {progress.losses['total']:.3f}")
+            if progress.end_of_epoch:
+                history.append({"epoch": progress.epoch + 1, "loss": sums / progress.steps_per_epoch})
+                sums = 0.0
+                checkpoint = to_checkpoint(progress.snapshot(), history=history)
+                checkpoint.save(work.folder / "last.safetensors")
+    checkpoint = Checkpoint.load(work.folder / "last.safetensors")
+    final = model_only(checkpoint, net=net.options.model_dump(mode="json"), words=words)
+    final.save(work.folder / "tagger.safetensors")
+    write_jsonl(work.folder / "curves.jsonl", history)
+    (work.folder / "last.safetensors").unlink()
+    return Made(len(ids), {"words": len(words), "videos": len(ids), "loss": history[-1]["loss"]})
+
+
+def tag_targets(captions: list[list[str]], words: list[str]) -> list[float]:
+    """For every word, the share of a video's captions that use it."""
+    return [sum(word in caption for caption in captions) / len(captions) for word in words]
+
+
+def _load(
+    work: Work, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
+) -> tuple[list[str], list[np.ndarray]]:
+    """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
+    size = (options.net.size, options.net.size)
+    loaded, clips = [], []
+    with meter("reading training frames", len(ids), "videos") as shown:
+        for id, answer in read_frames(work, catalogue, {id: {"tagger": options.sampling} for id in ids}, size):
+            shown.advance()
+            if not isinstance(answer, BadMedia):
+                loaded.append(id)
+                clips.append(answer["tagger"].images)
+    return loaded, clips
+
+
+def load_tagger(checkpoint: Checkpoint) -> WordTagger:
+    net = WordTagger(TaggerOptions.model_validate(checkpoint.values["net"]))
+    weights = {name.removeprefix("model."): torch.from_numpy(a.copy()) for name, a in checkpoint.tensors.items()}
+    net.load_state_dict(weights)
+    return net

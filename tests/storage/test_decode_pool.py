@@ -1,0 +1,169 @@
+"""The pool of decoder processes: order, crashes, hangs, errors, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.decode_pool import DecodeJob, DecodePool, decode_job
+from storage.errors import BadMedia
+from storage.media import probe
+from storage.sampling import Uniform
+from tests.storage.clips import make_clip, read_numbers
+
+ROOT = Path(__file__).parents[2]
+
+
+def act(job: str) -> str:
+    """What the workers of these tests do, by the name of the job."""
+    if job == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if job == "hang":
+        time.sleep(60)
+    if job == "bad":
+        raise BadMedia("empty", "nothing in it")
+    if job == "bug":
+        raise ZeroDivisionError("a mistake of ours")
+    if job.startswith("slow"):
+        time.sleep(0.2)
+    return f"{job} done"
+
+
+def odd_error(job: str) -> None:
+    class LocalError(Exception):
+        pass
+
+    raise LocalError(f"cannot travel: {job}")
+
+
+def process_id(job: int) -> int:
+    return os.getpid()
+
+
+def forever(job: Path) -> None:
+    job.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[DecodePool]:
+    with DecodePool(2, timeout=30) as opened:
+        yield opened
+
+
+def test_answers_come_in_the_order_of_the_jobs(pool: DecodePool) -> None:
+    jobs = ["slow 0", *(f"quick {n}" for n in range(8))]
+    assert list(pool.run(act, jobs)) == [(job, f"{job} done") for job in jobs]
+
+
+def test_a_crash_and_a_bad_file_cost_one_job_each(pool: DecodePool) -> None:
+    answers = dict(pool.run(act, ["a", "crash", "b", "bad", "c"]))
+    crash, bad = answers["crash"], answers["bad"]
+    assert isinstance(crash, BadMedia) and crash.kind == "crashed" and "SIGSEGV" in crash.reason
+    assert isinstance(bad, BadMedia) and (bad.kind, bad.reason) == ("empty", "nothing in it")
+    assert [answers[job] for job in "abc"] == ["a done", "b done", "c done"]
+
+
+def test_a_hang_ends_at_the_timeout_and_the_rest_goes_on() -> None:
+    with DecodePool(1, timeout=1.0) as pool:
+        started = time.monotonic()
+        answers = dict(pool.run(act, ["a", "hang", "b"]))
+        assert time.monotonic() - started < 30
+    hang = answers["hang"]
+    assert isinstance(hang, BadMedia) and hang.kind == "timeout" and "within 1 s" in hang.reason
+    assert answers["b"] == "b done"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mistake_of_ours_is_raised_with_the_job_named(pool: DecodePool, workers: int) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        list((pool if workers else DecodePool(0, 1)).run(act, ["a", "bug"]))
+    assert any("worked on bug" in note for note in caught.value.__notes__)
+
+
+def test_an_error_that_cannot_travel_is_told_in_words(pool: DecodePool) -> None:
+    with pytest.raises(RuntimeError, match="cannot travel: x"):
+        list(pool.run(odd_error, ["x"]))
+
+
+def test_only_a_few_jobs_are_begun_ahead(pool: DecodePool) -> None:
+    begun = []
+
+    def jobs() -> Iterator[str]:
+        for n in range(100):
+            begun.append(n)
+            yield f"job {n}"
+
+    results = pool.run(act, jobs())
+    next(results)
+    assert len(begun) <= pool.ahead
+    next(results)
+    assert len(begun) <= pool.ahead + 1
+
+
+def test_no_worker_outlives_the_pool() -> None:
+    with DecodePool(1, timeout=30) as pool:
+        [(_, pid)] = pool.run(process_id, [1])
+        assert pid != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)  # type: ignore[arg-type]
+
+
+def test_workers_end_when_their_parent_is_killed_in_the_middle_of_a_job(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    program = (
+        "import sys; from pathlib import Path; from storage.decode_pool import DecodePool\n"
+        "from tests.storage.test_decode_pool import forever\n"
+        "with DecodePool(1, 600) as pool: list(pool.run(forever, [Path(sys.argv[1])]))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program, str(note)], cwd=ROOT)
+    assert _within(60, lambda: note.exists() and note.read_text() != "")
+    parent.kill()
+    parent.wait()
+    assert _within(30, lambda: not Path(f"/proc/{note.read_text()}").exists())
+
+
+def test_workers_leave_an_interrupt_to_their_parent(pool: DecodePool) -> None:
+    [(_, pid)] = pool.run(process_id, [1])
+    os.kill(pid, signal.SIGINT)  # type: ignore[arg-type]
+    pids = {answer for _, answer in pool.run(process_id, range(6))}
+    assert pid in pids
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_videos_are_probed_and_decoded(pool: DecodePool, tmp_path: Path, workers: int) -> None:
+    paths = [make_clip(tmp_path / f"{n}.mp4", 10 + n) for n in range(3)]
+    (tmp_path / "bad.mp4").write_text("text")
+    paths.insert(1, tmp_path / "bad.mp4")
+    chosen = pool if workers else DecodePool(0, 1)
+    probes = dict(chosen.run(probe, paths))
+    bad = probes.pop(tmp_path / "bad.mp4")
+    assert isinstance(bad, BadMedia) and bad.kind == "not_media"
+    jobs = [
+        DecodeJob(path, {"few": Uniform(frames=3)}, probe=found, size=(48, 32))
+        for path, found in probes.items()
+        if not isinstance(found, BadMedia)
+    ]
+    assert len(jobs) == 3
+    for job, answer in chosen.run(decode_job, jobs):
+        assert isinstance(answer, dict)
+        assert answer["few"].images.shape == (3, 1, 32, 48, 3)
+        assert read_numbers(answer["few"].images) == answer["few"].indices.ravel().tolist()
+        assert job.probe is not None and np.array_equal(answer["few"].pts, job.probe.pts[answer["few"].indices[:, 0]])
+
+
+def _within(seconds: float, happened: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if happened():
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,309 @@
+"""Frame accuracy, read back from the pixels, and the words for every kind of bad file."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from storage.errors import BadMedia
+from storage.media import decode, probe, read_samples
+from storage.sampling import Clips, EveryNth, Keyframes, Sampling, Uniform, choose_frames
+from tests.storage.clips import make_clip, make_sound, numbered_image, read_number, read_numbers
+
+COUNT = 90
+UNEVEN = np.cumsum([0, *([20, 40, 120, 40] * COUNT)])[:COUNT].tolist()
+QUIET = {"x265-params": "log-level=none:keyint=30"}
+
+CLIPS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    # name: file, the reader that should be chosen, how to make it
+    "h264, B-frames, one long GOP": ("a.mp4", "decord", {"options": {"bf": "3", "g": "250"}}),
+    "h264, open GOPs": ("a.mkv", "decord", {"options": {"bf": "3", "x264-params": "open-gop=1:keyint=20:scenecut=0"}}),
+    "hevc as x265 makes it": ("a.mp4", "decord", {"codec": "libx265", "options": QUIET}),
+    "mpeg4 with B-frames in AVI": ("a.avi", "pyav", {"codec": "mpeg4", "options": {"bf": "2", "g": "12"}}),
+    "mpeg4 with B-frames in MP4": ("a.mp4", "decord", {"codec": "mpeg4", "options": {"bf": "2", "g": "12"}}),
+    "vp9": ("a.webm", "decord", {"codec": "libvpx-vp9", "options": {"cpu-used": "8"}}),
+    "vp8 with hidden frames": ("a.webm", "decord", {"codec": "libvpx", "options": {"auto-alt-ref": "1", "b": "500k"}}),
+    "av1": ("a.mp4", "pyav", {"codec": "libsvtav1", "options": {"preset": "8", "crf": "10"}}),
+    "MPEG transport stream": ("a.ts", "pyav", {"options": {"bf": "2"}}),
+    "MPEG program stream": ("a.mpg", "pyav", {"codec": "mpeg2video", "options": {"bf": "2"}}),
+    "WMV": ("a.wmv", "pyav", {"codec": "wmv2"}),
+    "FLV": ("a.flv", "pyav", {}),
+    "GIF": ("a.gif", "pyav", {"codec": "gif", "pixels": "rgb8"}),
+    "raw h264 without time stamps": ("a.h264", "pyav", {"options": {"bf": "2"}}),
+    "variable frame rate": ("a.mp4", "pyav", {"times": UNEVEN, "options": {"bf": "2"}}),
+    "odd size": ("a.webm", "decord", {"codec": "libvpx-vp9", "size": (97, 65), "options": {"cpu-used": "8"}}),
+    "odd size, 4:4:4": ("a.mp4", "pyav", {"size": (97, 65), "pixels": "yuv444p"}),
+    "turned by 90": ("a.mp4", "pyav", {"rotation": 90}),
+    "turned by 180": ("a.mkv", "pyav", {"rotation": 180}),
+    "turned by 270": ("a.mp4", "pyav", {"rotation": 270}),
+    "mirrored": ("a.mp4", "pyav", {"mirrored": True}),
+    "turned by 90 and mirrored": ("a.mp4", "pyav", {"rotation": 90, "mirrored": True}),
+    "with sound": ("a.mp4", "decord", {"tone": 440.0}),
+}
+
+SAMPLINGS: dict[str, Sampling] = {
+    "uniform": Uniform(frames=7),
+    "every": EveryNth(stride=5),
+    "clips": Clips(positions=3, length=5, step=2),
+    "keyframes": Keyframes(count=3),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_every_strategy_gets_exactly_the_frames_it_asks_for(tmp_path: Path, name: str) -> None:
+    file, reader, how = CLIPS[name]
+    path = make_clip(tmp_path / file, COUNT, **how)
+    found = probe(path)
+    assert (found.frames, found.reader, found.damaged) == (COUNT, reader, False)
+    assert (found.width, found.height) == how.get("size", (96, 64))
+    assert found.has_audio == ("tone" in how)
+    samples = read_samples(path, SAMPLINGS, None, found)
+    for strategy, sampled in samples.items():
+        asked = choose_frames(SAMPLINGS[strategy], found.pts)
+        assert np.array_equal(sampled.indices, asked)
+        assert read_numbers(sampled.images) == asked.ravel().tolist(), strategy
+        assert np.array_equal(sampled.pts, found.pts[asked[:, asked.shape[1] // 2]])
+        assert not sampled.damaged
+
+
+@pytest.mark.parametrize("name", ["h264, B-frames, one long GOP", "hevc as x265 makes it", "vp9"])
+def test_both_readers_give_the_same_pixels(tmp_path: Path, name: str) -> None:
+    file, _, how = CLIPS[name]
+    path = make_clip(tmp_path / file, COUNT, **how)
+    found, wanted = probe(path), np.array([0, 3, 44, 88])
+    ours, theirs = decode(path, wanted, found), decode(path, wanted, replace(found, reader="pyav"))
+    assert found.reader == "decord" and theirs.seen == 89 and ours.seen == COUNT
+    assert np.array_equal(ours.images, theirs.images) and np.array_equal(ours.pts, theirs.pts)
+
+
+def test_time_stamps_of_uneven_frames_are_kept(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", COUNT, times=UNEVEN)
+    found = probe(path)
+    assert np.allclose(found.pts, np.array(UNEVEN) / 1000, atol=1e-6)
+    sampled = read_samples(path, {"all": EveryNth(stride=1)}, (1.0, 2.0), found)["all"]
+    shown = [n for n in range(COUNT) if 1000 <= UNEVEN[n] < 2000]
+    assert read_numbers(sampled.images)[-len(shown) :] == shown
+    assert sampled.pts[0] <= 1.0 < sampled.pts[1]
+
+
+def test_a_segment_by_time_gets_its_own_frames(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", COUNT, options={"bf": "3"})
+    sampled = read_samples(path, {"all": EveryNth(stride=1)}, (2.0, 2.4), probe(path))["all"]
+    assert read_numbers(sampled.images) == list(range(50, 60))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_very_short_clips_give_every_frame_once(tmp_path: Path, count: int) -> None:
+    path = make_clip(tmp_path / "a.mp4", count)
+    found = probe(path)
+    assert found.frames == count and found.duration == pytest.approx(count / 25)
+    sampled = read_samples(path, {"uniform": Uniform(frames=28)}, None, found)["uniform"]
+    assert read_numbers(sampled.images) == list(range(count))
+
+
+def test_a_cut_without_encoding_shows_what_a_player_shows(tmp_path: Path) -> None:
+    """Cut by copying packets: the frames before the cut are in the file but are not part of the video."""
+    whole = make_clip(
+        tmp_path / "whole.mp4", COUNT, options={"bf": "2", "x264-params": "open-gop=1:keyint=20:scenecut=0"}
+    )
+    for name in ("cut.mp4", "cut.mkv"):
+        path = copy_from(whole, tmp_path / name, keyframe=2)
+        found = probe(path)
+        numbers = read_numbers(read_samples(path, {"all": EveryNth(stride=1)}, None, found)["all"].images)
+        assert found.reader == "pyav" and not found.damaged
+        assert numbers == list(range(numbers[0], COUNT)) and 38 <= numbers[0] <= 40
+
+
+def test_frames_are_scaled_as_they_come(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", 10)
+    frames = decode(path, np.array([2, 7]), probe(path), size=(40, 30))
+    assert frames.images.shape == (2, 30, 40, 3) and read_numbers(frames.images) == [2, 7]
+
+
+def test_colours_are_red_green_blue(tmp_path: Path) -> None:
+    red = np.zeros((64, 96, 3), dtype=np.uint8)
+    red[:, :, 0] = 220
+    Image.fromarray(red).save(tmp_path / "red.png")
+    with av.open(str(tmp_path / "red.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(red, format="rgb24")))
+        container.mux(stream.encode(None))
+    for name in ("red.png", "red.mp4"):
+        pixel = decode(tmp_path / name, np.array([0]), probe(tmp_path / name)).images[0, 30, 40].astype(int)
+        assert np.abs(pixel - [220, 0, 0]).max() < 12
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp"])
+def test_a_picture_is_a_video_of_one_frame(tmp_path: Path, name: str) -> None:
+    Image.fromarray(numbered_image(77)).save(tmp_path / name)
+    found = probe(tmp_path / name)
+    assert (found.frames, found.is_image, found.width, found.height) == (1, True, 96, 64)
+    sampled = read_samples(tmp_path / name, SAMPLINGS, None, found)
+    assert read_numbers(sampled["uniform"].images) == [77]
+    assert sampled["clips"].images.shape == (1, 5, 64, 96, 3)
+
+
+def test_a_turned_photograph_is_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.rot90(numbered_image(77)).copy()).save(tmp_path / "a.jpg", exif=exif)
+    found = probe(tmp_path / "a.jpg")
+    assert (found.width, found.height) == (96, 64)
+    assert read_number(decode(tmp_path / "a.jpg", np.array([0]), found).images[0]) == 77
+
+
+def test_a_film_that_breaks_off_is_planned_again_on_what_is_there(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", COUNT, muxing={"movflags": "faststart"}, options={"g": "250", "bf": "2"})
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    found = probe(path)
+    assert found.damaged and found.reader == "pyav" and 10 < found.frames < COUNT
+    sampled = read_samples(path, {"some": Uniform(frames=6), "all": EveryNth(stride=1)}, None, found)
+    assert sampled["some"].damaged
+    numbers = read_numbers(sampled["all"].images)
+    # The picture that was cut through may be left grey; everything before it is right.
+    assert numbers[:-3] == list(range(len(numbers) - 3)) and len(sampled["some"].images) == 6
+
+
+def test_a_promise_longer_than_the_film_is_found_out_while_decoding(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.ts", 30)
+    found = probe(path)
+    longer = replace(found, frames=60, pts=np.arange(60) / 25)
+    frames = decode(path, np.array([10, 50]), longer)
+    assert (frames.damaged, frames.seen, read_numbers(frames.images)) == (True, 30, [10])
+    sampled = read_samples(path, {"some": Uniform(frames=3)}, None, longer)["some"]
+    assert sampled.damaged and read_numbers(sampled.images) == [5, 15, 25]
+
+
+def test_damage_in_the_middle_gives_the_same_frames_every_time(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", COUNT, options={"bf": "2", "g": "15"})
+    data = bytearray(path.read_bytes())
+    middle = data.index(b"mdat") + 4 + (len(data) - data.index(b"mdat")) // 3
+    data[middle : middle + 400] = bytes(400)
+    path.write_bytes(data)
+    found = probe(path)
+    runs = [read_samples(path, {"some": Uniform(frames=20)}, None, found)["some"] for _ in range(3)]
+    assert all(run.damaged for run in runs)
+    assert all(np.array_equal(run.images, runs[0].images) for run in runs)
+
+
+def bad(path: Path) -> BadMedia:
+    with pytest.raises(BadMedia) as caught:
+        probe(path)
+    assert path.name in caught.value.reason
+    return caught.value
+
+
+def test_missing_empty_and_foreign_files_say_what_they_are(tmp_path: Path) -> None:
+    assert bad(tmp_path / "none.mp4").kind == "missing"
+    (tmp_path / "empty.mp4").touch()
+    assert bad(tmp_path / "empty.mp4").kind == "empty"
+    (tmp_path / "notes.mp4").write_text("Dear diary, this is no film.\n" * 200)
+    foreign = bad(tmp_path / "notes.mp4")
+    assert foreign.kind == "not_media" and "Dear diary" in foreign.reason
+    (tmp_path / "notes.txt").write_text("Dear diary\n" * 200)
+    assert bad(tmp_path / "notes.txt").kind == "not_media"
+    assert bad(make_sound(tmp_path / "sound.m4a", 440.0, 0.5)).kind == "no_video"
+    (tmp_path / "folder.mp4").mkdir()
+    assert bad(tmp_path / "folder.mp4").kind == "not_media"
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg4"])
+def test_packets_that_hold_no_picture_come_to_an_end(tmp_path: Path, codec: str) -> None:
+    path = make_clip(tmp_path / "a.mp4", 30, codec=codec, options=QUIET if codec == "libx265" else {})
+    data = path.read_bytes()
+    start, end = data.index(b"mdat") + 4, data.index(b"moov") - 4
+    path.write_bytes(data[:start] + bytes(end - start) + data[end:])
+    assert bad(path).kind == "undecodable"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    assert bad(tmp_path / "pipe.mp4").kind == "unsafe"
+
+
+def test_broken_off_headers_say_so(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "index last.mp4", COUNT)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    cut = bad(path)
+    assert cut.kind == "truncated" and "'mdat' part" in cut.reason
+    path = make_clip(tmp_path / "index only.mp4", COUNT, muxing={"movflags": "faststart"})
+    path.write_bytes(path.read_bytes()[: path.read_bytes().index(b"mdat") + 4])
+    assert bad(path).kind == "truncated"
+    path = make_clip(tmp_path / "a.mkv", COUNT)
+    path.write_bytes(path.read_bytes()[:60])
+    assert bad(path).kind == "truncated"
+    Image.fromarray(numbered_image(1)).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:100])
+    assert bad(tmp_path / "a.png").kind == "truncated"
+
+
+def test_a_picture_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    Image.fromarray(numbered_image(1)).save(tmp_path / "bomb.bmp")
+    data = bytearray((tmp_path / "bomb.bmp").read_bytes())
+    data[18:26] = struct.pack("<ii", 60_000, 60_000)
+    (tmp_path / "bomb.bmp").write_bytes(data)
+    assert bad(tmp_path / "bomb.bmp").kind == "too_large"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-VERSION:3\n#EXTINF:2,\n{path}\n#EXT-X-ENDLIST\n",
+        "ffconcat version 1.0\nfile '{path}'\n",
+        '<?xml version="1.0"?>\n<MPD profiles="urn:mpeg:dash:profile:isoff-live:2011"><BaseURL>{path}</BaseURL></MPD>',
+        "v=0\no=- 0 0 IN IP4 127.0.0.1\nm=video 5000 RTP/AVP 96\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["list.mp4", "list.m3u8"])
+def test_a_playlist_never_leads_to_another_file(tmp_path: Path, text: str, name: str) -> None:
+    secret = make_clip(tmp_path / "secret.ts", 30)
+    before = secret.stat().st_atime_ns
+    (tmp_path / name).write_text(text.format(path=secret))
+    refused = bad(tmp_path / name)
+    assert refused.kind == "unsafe" and "give the video itself" in refused.reason
+    assert secret.stat().st_atime_ns == before
+
+
+def test_a_playlist_that_is_not_recognised_is_still_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.containers._PLAYLISTS", {})
+    secret = make_clip(tmp_path / "secret.ts", 30)
+    for name, text in {
+        "a.m3u8": "#EXTM3U\n#EXTINF:2,\n{path}\n#EXT-X-ENDLIST\n",
+        "a.ffconcat": "ffconcat version 1.0\nfile {path}\n",
+    }.items():
+        (tmp_path / name).write_text(text.format(path=secret.name))
+        assert bad(tmp_path / name).kind == "not_media"
+
+
+def test_strange_names_are_only_names(tmp_path: Path) -> None:
+    for name in ("http:clip.mp4", "concat:a|b.mp4", "-i %03d.mp4", "überraschung 100%.mp4"):
+        path = make_clip(tmp_path / "plain.mp4", 3).rename(tmp_path / name)
+        assert read_numbers(decode(path, np.array([1, 2]), probe(path)).images) == [1, 2]
+
+
+def copy_from(source: Path, target: Path, keyframe: int) -> Path:
+    """Copy packets from the n-th keyframe on, as a cut without encoding does: leading frames lose what they lean on."""
+    with av.open(str(source)) as given, av.open(str(target), "w") as made:
+        stream = given.streams.video[0]
+        copy = made.add_stream_from_template(stream)
+        packets = [packet for packet in given.demux(stream) if packet.size]
+        keys = [n for n, packet in enumerate(packets) if packet.is_keyframe]
+        packets = packets[keys[keyframe] :]
+        origin = min(packet.pts for packet in packets if packet.pts is not None)
+        for packet in packets:
+            assert packet.pts is not None and packet.dts is not None
+            packet.stream = copy
+            packet.pts, packet.dts = packet.pts - origin, packet.dts - origin
+            made.mux(packet)
+    return target

@@ -1,0 +1,76 @@
+"""The catalogue stage alone: what it writes, what it sets aside, what changes its key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from storage.catalogue import Catalogue
+from storage.datasets import FolderOptions
+from tasks.catalogue import catalogue
+from tests.conftest import TINY_WORLD
+
+
+@pytest.fixture
+def folder(world: Path, tmp_path: Path) -> Path:
+    """A copy of the world that a test may spoil."""
+    return Path(shutil.copytree(world, tmp_path / "folder"))
+
+
+def read(alone, options, root: Path) -> Catalogue:
+    job = alone(catalogue, options, root)
+    return Catalogue(job.work().folder, root)
+
+
+def test_every_clip_of_the_world_is_usable_and_in_its_split(alone, world: Path) -> None:
+    found = read(alone, TINY_WORLD, world)
+    assert Counter(record.split for record in found.records.values()) == {"train": 10, "val": 4, "test": 4}
+    assert len(found.usable_keys) == 18
+    assert found.captions.num_rows == 18 * 4
+    assert found.problems == []
+
+
+def test_broken_files_are_quarantined_with_a_reason_and_the_rest_goes_on(alone, folder: Path) -> None:
+    clips = sorted((folder / "videos").glob("*.mp4"))
+    clips[0].write_bytes(b"")
+    clips[1].write_text("this is not a video")
+    clips[2].write_bytes(clips[2].read_bytes()[:3000])
+    found = read(alone, TINY_WORLD, folder)
+    bad = {problem.item: problem for problem in found.problems if problem.quarantined}
+    assert set(bad) == {clip.stem for clip in clips[:3]}
+    assert all(len(problem.reason) > 20 for problem in bad.values())
+    assert bad[clips[0].stem].kind == "empty"
+    assert set(found.usable_keys) == {clip.stem for clip in clips[3:]}
+
+
+def test_an_unsafe_id_is_listed_and_never_used(alone, folder: Path) -> None:
+    with (folder / "captions.jsonl").open("a") as file:
+        file.write('{"video": "../../etc/passwd", "caption": "a secret", "split": "train"}\n')
+    found = read(alone, FolderOptions(), folder)
+    assert any("etc/passwd" in problem.item and problem.quarantined for problem in found.problems)
+    assert not any("passwd" in id for id in found.records)
+
+
+def test_touching_a_file_keeps_the_key_and_replacing_it_changes_the_key(alone, folder: Path) -> None:
+    before = alone(catalogue, TINY_WORLD, folder)
+    clips = sorted((folder / "videos").glob("*.mp4"))
+    os.utime(clips[0], (1, 1))
+    assert alone(catalogue, TINY_WORLD, folder).ref.key == before.ref.key
+    shutil.copy(clips[1], clips[0])
+    assert alone(catalogue, TINY_WORLD, folder).ref.key != before.ref.key
+
+
+def test_a_changed_test_video_leaves_the_training_parts_alone(alone, folder: Path) -> None:
+    before = alone(catalogue, TINY_WORLD, folder)
+    records = Catalogue(before.work().folder, folder).records
+    test_clip = next(folder / record.source for record in records.values() if record.split == "test")
+    other = next(clip for clip in sorted((folder / "videos").glob("*.mp4")) if clip != test_clip)
+    shutil.copy(other, test_clip)
+    after = alone(catalogue, TINY_WORLD, folder)
+    assert after.ref.parts["videos/train"] == before.ref.parts["videos/train"]
+    assert after.ref.parts["captions"] == before.ref.parts["captions"]
+    assert after.ref.parts["videos/test"] != before.ref.parts["videos/test"]

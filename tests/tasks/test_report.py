@@ -1,0 +1,36 @@
+"""The report's stage alone: it shows the run's clips, scores, curves and problems."""
+
+from __future__ import annotations
+
+from storage.results import read_captions
+from tasks.report import PageOptions, ReportOptions, report
+from tests.tasks.toy_run import ToyRun
+
+
+def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
+    recipe = {
+        "name": "toy",
+        "about": "a toy & a test",
+        "dataset": {"name": "demo", "kind": "demo"},
+        "captioner": {"kind": "sa_lstm", "features": ["scene"]},
+        "decoding": {"width": 2},
+    }
+    captions, scores = toy.captions(), toy.scores()
+    job = toy.alone(
+        report,
+        PageOptions(shown=ReportOptions(clips=3, frames=4), recipe=recipe),
+        toy.data,
+        catalogue=toy.catalogue().ref,
+        text=toy.text().ref,
+        features=toy.features().ref,
+        seeded=toy.seeded().ref,
+        captions=captions.ref,
+        scores=scores.ref,
+        tagger=toy.tagger().ref,
+    )
+    page = (job.work().folder / "report.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 3 * 4
+    assert "a toy &amp; a test" in page
+    shown = [row for row in read_captions(captions.work().folder) if row.video_id in page]
+    assert len(shown) == 3 and all(stage in page for stage in ("train_tagger", "extract_features", "CIDEr"))
+    assert "Only 4 videos were scored" in page

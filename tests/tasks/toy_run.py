@@ -1,0 +1,86 @@
+"""The stages before the one a test is about, on the tiny world, each carried out alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.decoders.search import SearchOptions
+from models.embedding.tagger import TaggerOptions
+from models.zoo import SaLstmOptions
+from storage.options import Options
+from storage.sampling import Clips
+from storage.vocabulary import TextOptions
+from tasks.caption import CaptionOptions, caption
+from tasks.catalogue import catalogue
+from tasks.evaluate import EvaluationOptions, evaluate
+from tasks.extract_features import ExtractOptions, extract_features
+from tasks.extractors import TaggerFeature
+from tasks.prepare_text import prepare_text
+from tasks.sample_frames import SamplingOptions, sample_frames
+from tasks.seed import SeedingOptions, SeedOptions, seed
+from tasks.stage import Job
+from tasks.train_tagger import TaggerTraining, TrainTaggerOptions, train_tagger
+from tests.conftest import TINY_WORLD
+
+SAMPLING = Clips(positions=4, length=3, step=2)
+TAGGER = TrainTaggerOptions(
+    net=TaggerOptions(words=20, size=32, channels=(8, 16, 16), feature_size=16),
+    training=TaggerTraining(epochs=2, videos=5),
+    sampling=SAMPLING,
+)
+EXTRACT = ExtractOptions(
+    dataset="demo", features={"scene": TaggerFeature(sampling="clips")}, sampling={"clips": SAMPLING}
+)
+CAPTIONER = SaLstmOptions(features=("scene",), embedding=16, hidden=16, attention=16, dropout=0.1)
+SEED = SeedOptions(captioner=CAPTIONER, seeding=SeedingOptions(epochs=3, videos=4, captions=2), max_words=8)
+
+
+@dataclass
+class ToyRun:
+    """Each method carries out one stage on the tiny world, with what it needs before it, and gives its job."""
+
+    alone: Callable[..., Job]
+    data: Path
+    dataset: Options = TINY_WORLD
+
+    def catalogue(self) -> Job:
+        return self.alone(catalogue, self.dataset, self.data)
+
+    def text(self) -> Job:
+        captions = self.catalogue().ref.part("captions")
+        return self.alone(prepare_text, TextOptions(min_count=1), self.data, captions=captions)
+
+    def frames(self) -> Job:
+        videos = self.catalogue().ref.part("videos")
+        return self.alone(sample_frames, SamplingOptions(sampling=SAMPLING), self.data, videos=videos)
+
+    def tagger(self) -> Job:
+        inputs = {"videos": self.catalogue().ref.part("videos/train"), "text": self.text().ref.part("train")}
+        return self.alone(train_tagger, TAGGER, self.data, **inputs)
+
+    def features(self, options: ExtractOptions = EXTRACT) -> Job:
+        inputs = {"videos": self.catalogue().ref.part("videos"), "tagger": self.tagger().ref}
+        return self.alone(extract_features, options, self.data, **inputs, frames_clips=self.frames().ref)
+
+    def seeded(self, options: SeedOptions = SEED) -> Job:
+        text, features = self.text().ref, self.features().ref
+        inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
+        return self.alone(seed, options, self.data, text_train=text.part("train"), text_val=text.part("val"), **inputs)
+
+    def captions(self, width: int = 2) -> Job:
+        options = CaptionOptions(split="test", features=("scene",), search=SearchOptions(width=width, max_length=8))
+        return self.alone(
+            caption,
+            options,
+            self.data,
+            captioner=self.seeded().ref,
+            text=self.text().ref.part("train"),
+            videos=self.catalogue().ref.part("videos/test"),
+            features=self.features().ref.part("scene/test"),
+        )
+
+    def scores(self) -> Job:
+        inputs = {"captions": self.captions().ref, "text": self.text().ref.part("test")}
+        return self.alone(evaluate, EvaluationOptions(), self.data, **inputs)

@@ -74,7 +74,7 @@ def demo(
     from flows.demo import demo_recipe
 
     space = Workspace.open(workspace)
-    recipe = demo_recipe(space, settings or [])
+    recipe = demo_recipe(space, settings or [], draw=not dry_run)
     _go(recipe, space, force or [], until, dry_run, as_json, verbose)
 
 
@@ -284,7 +284,7 @@ def _print_problems(problems: list[Problem], most: int = 20) -> None:
 
 def _existing(workspace: Path) -> Workspace:
     """A workspace that must be there already: looking at one should not make it."""
-    if not (workspace / "workspace.json").is_file():
+    if not (workspace.expanduser() / "workspace.json").is_file():
         raise UsageError(
             f"there is no workspace at {workspace}; 'longtake demo' or 'longtake run' makes one, or pass --workspace"
         )
@@ -292,7 +292,7 @@ def _existing(workspace: Path) -> Workspace:
 
 
 def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
-    """The recipe; without --data, on the data of its last run."""
+    """The recipe; without --data, on the data of its last run, read as it was then."""
     from flows.demo import demo_recipe
     from flows.recipe import load_recipe
     from storage.runs import load_runs
@@ -303,7 +303,8 @@ def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str
     if recipe.dataset.path is None:
         last = next((run for run in load_runs(space) if run.recipe_name == recipe.name), None)
         if last is not None:
-            return load_recipe(name, settings, last.data, kind)
+            was = last.recipe.get("dataset", {}).get("kind", recipe.dataset.kind)
+            return load_recipe(name, settings, last.data, kind or (was if was != recipe.dataset.kind else None))
     return recipe
 
 
@@ -333,3 +334,7 @@ def _fail(message: str, code: int) -> None:
         print(json.dumps({"error": message}))
     err.print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

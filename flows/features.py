@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from storage.datasets import DatasetOptions, detect_kind, read_dataset
+from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
+from storage.errors import UsageError
 from storage.feature_import import ImportReport, import_features
 from storage.features import FeatureStore
 from storage.records import Problem
@@ -23,6 +24,8 @@ def import_into(
     known = None
     if data is not None:
         root = data.expanduser().absolute()
+        if kind is not None and kind not in READERS:
+            raise UsageError(f"there is no kind of data set '{kind}'; kinds: {', '.join(READERS)}")
         options = TypeAdapter(DatasetOptions).validate_python({"kind": kind or detect_kind(root)})
         known = {video.id for video in read_dataset(options, root).videos}
     store = workspace.feature_store(IMPORTED, name)

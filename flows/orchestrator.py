@@ -6,13 +6,17 @@ the time of the run, on the database in PREFECT_HOME."""
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
+from storage.atomic import write_json
+from storage.errors import explained
 from storage.workspace import Workspace
 
 _DRAIN_SECONDS = 30.0
@@ -42,13 +46,52 @@ def started() -> Iterator[None]:
         yield
         return
     home = Path(PREFECT_HOME.value())
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "longtake-start.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    notes = home / "longtake-servers"
+    with explained(home):
+        notes.mkdir(parents=True, exist_ok=True)
+        lock = (home / "longtake-start.lock").open("a")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _end_orphans(notes)
         with get_client(sync_client=True) as client:
             client.api_healthcheck()
-        fcntl.flock(file, fcntl.LOCK_UN)
-    yield
+    note = _note_server(notes)
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _note_server(notes: Path) -> Path:
+    """Remember which process is our embedded server: if we are killed, it lives on and nobody uses it."""
+    from prefect.server.api.server import SubprocessASGIServer
+
+    server = SubprocessASGIServer()
+    process = server.server_process
+    note = notes / f"{os.getpid()}.json"
+    write_json(note, {"owner": os.getpid(), "server": process.pid if process else 0, "port": server.port})
+    return note
+
+
+def _end_orphans(notes: Path) -> None:
+    """End the embedded servers whose run was killed."""
+    for note in notes.glob("*.json"):
+        known = json.loads(note.read_text())
+        if _command_of(known["owner"]):
+            continue
+        command = _command_of(known["server"])
+        if "prefect.server.api.server:create_app" in command and str(known["port"]) in command.split("\0"):
+            with suppress(ProcessLookupError):
+                os.kill(known["server"], signal.SIGTERM)
+        note.unlink(missing_ok=True)
+
+
+def _command_of(pid: int) -> str:
+    """The command line of a living process, or nothing."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def wait_for_history(flow_run_id: UUID) -> bool:

@@ -17,7 +17,7 @@ from flows.recipe import Recipe
 from storage.errors import UsageError
 from storage.records import ArtifactRef
 from storage.runs import load_runs
-from storage.workspace import Done, Workspace
+from storage.workspace import Done, Workspace, read_done
 from tasks.runtime import Runtime
 from tasks.stage import Job, Stage
 
@@ -40,6 +40,14 @@ class Step:
     @property
     def to_do(self) -> bool:
         return self.state != "done"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run made at a step; `done` is None if its files are gone."""
+
+    key: str
+    done: Done | None
 
 
 @dataclass
@@ -71,30 +79,36 @@ class _EndOfPlan(Exception):
 class Planner:
     """Called like a stage by the sentence of a flow: works out the stage's key and state, runs nothing."""
 
-    def __init__(self, plan: Plan, runtime: Runtime, force: frozenset[str], until: str | None, before: dict[str, Done]):
+    def __init__(
+        self, plan: Plan, runtime: Runtime, force: frozenset[str], until: str | None, before: dict[str, Earlier]
+    ):
         self.plan, self.runtime, self.force, self.until, self.before = plan, runtime, force, until, before
-        self._changed: dict[str, str] = {}  # key of a result that will be made -> label of its stage
+        self._forced: dict[
+            str, str
+        ] = {}  # place of a result that is made again under the same key -> label of its step
 
     def __call__(self, stage: Stage, options: BaseModel, label: str = "", /, **inputs: ArtifactRef) -> ArtifactRef:
+        if self._is_over(stage):
+            raise _EndOfPlan
         job = stage.job(self.plan.workspace, self.plan.data, self.runtime, options, inputs, label)
         self.plan.steps.append(self._assess(job))
-        if self.until in (job.label, stage.name) and not self._more_of(stage):
-            raise _EndOfPlan
         return job.ref
 
-    def _more_of(self, stage: Stage) -> bool:
-        """Several samplings are several steps of one stage: `--until sample_frames` ends after the last."""
-        made = sum(step.job.stage.name == stage.name for step in self.plan.steps)
-        return stage.name == "sample_frames" and self.until == stage.name and made < len(self.plan.recipe.sampling)
+    def _is_over(self, upcoming: Stage) -> bool:
+        """Whether --until is behind us. Several samplings are several steps of one stage: its name stands for all."""
+        if self.until is None or not self.plan.steps:
+            return False
+        last = self.plan.steps[-1]
+        return self.until == last.label != last.job.stage.name or self.until == last.job.stage.name != upcoming.name
 
     def _assess(self, job: Job) -> Step:
         done = job.done()
         inputs = {ref.uri for ref in job.inputs.values()}
-        forced_inputs = sorted({label for uri, label in self._changed.items() if uri in inputs})
+        forced_inputs = [label for uri, label in self._forced.items() if uri in inputs]
         if {job.label, job.stage.name} & self.force:
             step = Step(job, "forced", "forced by --force", done)
         elif forced_inputs:
-            step = Step(job, "forced", f"{', '.join(forced_inputs)} is forced", done)
+            step = Step(job, "forced", f"{', '.join(forced_inputs)} made again", done)
         elif done and (again := job.stage.again and job.stage.again(job.work())):
             step = Step(job, "forced", again, done)
         elif done:
@@ -103,22 +117,22 @@ class Planner:
             before = self.before.get(job.label)
             step = Step(job, "stale" if before else "missing", self._why(job, before), None)
         if step.state == "forced":
-            self._changed[job.ref.uri] = job.label
+            self._forced[job.ref.uri] = job.label
         return step
 
-    def _why(self, job: Job, before: Done | None) -> str:
+    def _why(self, job: Job, before: Earlier | None) -> str:
         if before is None:
             return "never made"
-        if before.ref.key == job.ref.key:
+        if before.key == job.ref.key or before.done is None:
             return "its files are gone or incomplete"
-        old, new = before.ingredients, job.ingredients
+        old, new = before.done.ingredients, job.ingredients
         reasons = []
         if old.get("version") != new["version"]:
             reasons.append(f"{job.stage.name} is now version {new['version']} (was {old.get('version')})")
         reasons += _option_changes(old.get("options"), new["options"])
         if old.get("extra") != new["extra"]:
             if job.stage.changes:
-                reasons.append(job.stage.changes(job.workspace, before, job.memo))
+                reasons.append(job.stage.changes(job.workspace, before.done, job.memo))
             else:
                 reasons.append("what it is made with changed")
         changed = [name for name, key in new["inputs"].items() if old.get("inputs", {}).get(name) != key]
@@ -163,16 +177,23 @@ def make_plan(
     planner = Planner(plan, recipe.runtime, force, until, _earlier(workspace, recipe))
     with suppress(_EndOfPlan):
         sentence(planner, recipe)
+    for name in (*force, *((until,) if until else ())):
+        if plan.step(name) is None:
+            labels = ", ".join(step.label for step in plan.steps)
+            raise UsageError(f"this run has no step '{name}'; its steps: {labels}")
     return plan
 
 
-def _earlier(workspace: Workspace, recipe: Recipe) -> dict[str, Done]:
+def _earlier(workspace: Workspace, recipe: Recipe) -> dict[str, Earlier]:
     """The newest result of each step in earlier runs of this recipe on this data set, to say what changed since."""
-    found: dict[str, Done] = {}
+    found: dict[str, Earlier] = {}
     for run in _runs_of(workspace, recipe):
         for label, (stage, key) in run.stages.items():
-            if label not in found and (done := workspace.done(stage, key)):
-                found[label] = done
+            if label in found:
+                continue
+            done = workspace.done(stage, key)
+            if done or run.state == "done" or read_done(workspace.folder(stage, key)):
+                found[label] = Earlier(key, done)
     return found
 
 

@@ -175,36 +175,44 @@ def _apply(values: dict[str, Any], setting: str) -> None:
     section[last] = value
 
 
+_NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
+
+
 def _explain(detail: ErrorDetails) -> str:
     """One validation error as a sentence with the valid choices."""
-    place = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        fields = sorted(_fields_at(detail["loc"][:-1]))
-        wrong = str(detail["loc"][-1])
-        close = difflib.get_close_matches(wrong, fields, 1)
+    place, node = _at(detail["loc"])
+    kind, given = detail["type"], f"(given: {detail['input']!r})"
+    if kind == "extra_forbidden":
+        fields = sorted(_at(detail["loc"][:-1])[1].get("properties", {}))
+        close = difflib.get_close_matches(str(detail["loc"][-1]), fields, 1)
         hint = f"did you mean '{close[0]}'? " if close else ""
         return f"{place}: there is no such key; {hint}valid keys here: {', '.join(fields)}"
-    if detail["type"] == "union_tag_invalid":
+    if kind == "union_tag_invalid":
         context = detail.get("ctx", {})
         return f"{place}.kind: there is no kind '{context.get('tag')}'; valid kinds: {context.get('expected_tags')}"
-    if detail["type"] == "union_tag_not_found":
-        return f"{place}: say which kind, as in 'kind: ...'"
-    if detail["type"] == "value_error":
+    if kind == "union_tag_not_found":
+        kinds = ", ".join(f"'{name}'" for name in node.get("discriminator", {}).get("mapping", {}))
+        return f"{place}: say which kind, as in 'kind: ...'; valid kinds: {kinds}"
+    if kind == "missing":
+        return f"{place}: is missing"
+    if kind in _NO_SECTION:
+        return f"{place}: must be a section with keys of its own {given}"
+    if kind == "value_error":
         return f"{place + ': ' if place else ''}{detail['msg'].removeprefix('Value error, ')}"
-    return f"{place}: {detail['msg'].lower()} (given: {detail['input']!r})"
+    return f"{place}: {detail['msg'][:1].lower()}{detail['msg'][1:]} {given}"
 
 
-def _fields_at(loc: tuple[int | str, ...]) -> set[str]:
-    """The valid keys at a place of a recipe, found in its JSON schema. Discriminator tags appear in `loc` as steps."""
+def _at(loc: tuple[int | str, ...]) -> tuple[str, dict[str, Any]]:
+    """A place as a recipe's author writes it, and its part of the JSON schema. A section's kind appears in `loc` as a
+    step of its own, which nobody wrote."""
     schema = Recipe.model_json_schema()
     node: dict[str, Any] = schema
-    for step in loc:
-        node = _below(schema, node, str(step))
-    node = _resolve(schema, node)
-    found = set(node.get("properties", {}))
-    for choice in node.get("oneOf", []) + node.get("anyOf", []):
-        found |= set(_resolve(schema, choice).get("properties", {}))
-    return found
+    steps = []
+    for step in map(str, loc):
+        if step not in _resolve(schema, node).get("discriminator", {}).get("mapping", {}):
+            steps.append(step)
+        node = _below(schema, node, step)
+    return ".".join(steps), _resolve(schema, node)
 
 
 def _below(schema: dict[str, Any], node: dict[str, Any], step: str) -> dict[str, Any]:
@@ -213,15 +221,15 @@ def _below(schema: dict[str, Any], node: dict[str, Any], step: str) -> dict[str,
         return {"$ref": node["discriminator"]["mapping"][step]}
     if step in node.get("properties", {}):
         return node["properties"][step]
-    for choice in node.get("anyOf", []):
-        found = _below(schema, choice, step)
-        if found:
-            return found
     extra = node.get("additionalProperties")
     return extra if isinstance(extra, dict) else {}
 
 
 def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    """The node itself: what a reference points to, what an optional value is when it is there."""
+    while "$ref" in node or "anyOf" in node:
+        if "anyOf" in node:
+            node = next(choice for choice in node["anyOf"] if choice.get("type") != "null")
+        else:
+            node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
     return node

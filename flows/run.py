@@ -89,7 +89,7 @@ def plan_again(recipe: dict[str, Any], workspace: str, force: Sequence[str], unt
 
 def _say(step: Step, note: str, count: int) -> None:
     done = "[dim]=[/]" if note == "cached" else "[green]✓[/]"
-    why = f"[dim]{step.why}[/]" if step.to_do and note != "cached" else ""
+    why = f"[dim]{escape(step.why)}[/]" if step.to_do and note != "cached" else ""
     console.print(
         f"{done} {escape(f'{step.label:<24}')} {count:>7} items  {note:>8}  {why}", highlight=False, soft_wrap=True
     )
@@ -110,8 +110,7 @@ def _outcome(plan: Plan, run: RunRecord, worked: tuple[str, ...]) -> Outcome:
     page = str(plan.workspace.root / report.job.ref.uri / "report.html") if report else ""
     quarantined = sum(problem.quarantined for problem in problems)
     done = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
-    if worked or not plan.to_do:
-        save_run(plan.workspace, done)
+    save_run(plan.workspace, done)
     return Outcome(done, problems, worked)
 
 

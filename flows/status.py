@@ -77,7 +77,7 @@ def feature_progress(plan: Plan) -> list[dict[str, Any]]:
 
 def _fresh(workspace: Workspace, source: Source, keys: dict[str, str]) -> int:
     path = workspace.features / source.store
-    if not path.is_dir():
+    if not (path / "zarr.json").is_file():
         return 0
     view = FeatureStore.open(path).view()
     return len(view.fresh(keys)) if source.sampling else len(keys.keys() & view.lengths().keys())

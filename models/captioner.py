@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from models.types import Batch, Decoder, Encoder, Memory
+from models.types import PAD, Batch, Decoder, Encoder, Memory
 
 
 class Captioner(nn.Module):
@@ -26,8 +27,18 @@ class Captioner(nn.Module):
         """B videos with N captions of L tokens -> log-probabilities (N, L-1, V) of tokens 1 .. L-1 given those before.
 
         A video is encoded once, however many captions it has."""
+        return torch.log_softmax(self.decoder.forced(*self._prepared(batch)).float(), dim=-1)
+
+    def word_logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same pass at the R real tokens only, EOS included: logits (R, V) and the tokens (R,)."""
+        tokens, memory = self._prepared(batch)
+        real = tokens[:, 1:] != PAD
+        return self.decoder.forced(tokens, memory, real).float(), tokens[:, 1:][real]
+
+    def _prepared(self, batch: Batch) -> tuple[Tensor, Memory]:
+        """The captions' tokens (N, L) and the memory of each caption's video."""
         if batch.tokens is None or batch.owner is None:
             raise ValueError(
                 f"the batch of {', '.join(batch.video_ids[:3])}... has no captions to force: it was made for features only"
             )
-        return self.decoder.forced(batch.tokens, self.encode(batch.features, batch.masks).select(batch.owner))
+        return batch.tokens, self.encode(batch.features, batch.masks).select(batch.owner)

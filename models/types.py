@@ -49,7 +49,10 @@ class Memory:
         """The memory of the given rows (repeats allowed): rows (N,) -> a Memory of N."""
         extras = {k: v.index_select(0, rows) for k, v in self.extras.items()}
         return Memory(
-            self.tokens.index_select(0, rows), self.mask.index_select(0, rows), self.summary.index_select(0, rows), extras
+            self.tokens.index_select(0, rows),
+            self.mask.index_select(0, rows),
+            self.summary.index_select(0, rows),
+            extras,
         )
 
 
@@ -84,6 +87,7 @@ class Decoder(Protocol):
         """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None."""
         ...
 
-    def forced(self, tokens: Tensor, memory: Memory) -> Tensor:
-        """tokens (N, L) with BOS first, memory of N -> log-probabilities (N, L-1, V) of tokens 1 .. L-1."""
+    def forced(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> Tensor:
+        """tokens (N, L) with BOS first, memory of N -> logits (N, L-1, V) of tokens 1 .. L-1; with `real` (N, L-1) only
+        those it marks, (R, V)."""
         ...

@@ -89,9 +89,7 @@ class Inventory:
         return digest(self.dataset.name, self.parts, digest_rows(problems))
 
 
-def take_inventory(
-    dataset: Dataset, ledger: Ledger, progress: Callable[[int, int], None] | None = None
-) -> Inventory:
+def take_inventory(dataset: Dataset, ledger: Ledger, progress: Callable[[int, int], None] | None = None) -> Inventory:
     sources = sorted({video.source for video in dataset.videos if video.source})
     keys = ledger.fingerprint(dataset.root, sources, progress)
     return Inventory(dataset, {source: key for source, key in keys.items() if key})

@@ -28,7 +28,7 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         header = {_FORMAT: json.dumps(self.values)}  # one entry: safetensors writes several in random order
-        ordered = {name: np.ascontiguousarray(self.tensors[name]) for name in sorted(self.tensors)}
+        ordered = {name: np.asarray(self.tensors[name], order="C") for name in sorted(self.tensors)}
         write_bytes(path, save(ordered, metadata=header))
 
     @classmethod
@@ -40,7 +40,10 @@ class Checkpoint:
                 if _FORMAT not in header:
                     raise StorageError(f"{path} is not a Longtake checkpoint; choose one that 'longtake train' wrote")
                 tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
-            return cls(tensors, json.loads(header[_FORMAT]))
+            values = json.loads(header[_FORMAT])
+            if not isinstance(values, dict):
+                raise ValueError(f"its values are {type(values).__name__}, not a mapping")
+            return cls(tensors, values)
         except FileNotFoundError as error:
             raise StorageError(f"no checkpoint at {path}; run 'longtake run' first") from error
         except (SafetensorError, OSError, ValueError, KeyError) as error:

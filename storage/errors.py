@@ -1,13 +1,13 @@
 """The exceptions that Longtake raises on purpose. Each says what is wrong, where, and what to do next.
 
-    LongtakeError              printed without a traceback; exit code 1
-    ├── UsageError             the command or the recipe is wrong; exit code 2
-    ├── BadInput               a file the user gave cannot be understood
-    │   ├── UnsafeId           a video id that must never become a path
-    │   └── BadMedia           one video or image cannot be decoded: a row of the quarantine, never the end of a batch
-    ├── MissingFeatures        a model wants features that no store has
-    ├── Mismatch               two artifacts that were not made for each other
-    └── StorageError           the workspace cannot be read or written (full, read-only, damaged)
+LongtakeError              printed without a traceback; exit code 1
+├── UsageError             the command or the recipe is wrong; exit code 2
+├── BadInput               a file the user gave cannot be understood
+│   ├── UnsafeId           a video id that must never become a path
+│   └── BadMedia           one video or image cannot be decoded: a row of the quarantine, never the end of a batch
+├── MissingFeatures        a model wants features that no store has
+├── Mismatch               two artifacts that were not made for each other
+└── StorageError           the workspace cannot be read or written (full, read-only, damaged)
 """
 
 from __future__ import annotations

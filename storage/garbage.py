@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from storage.atomic import TEMP_MARK
 from storage.errors import explained
@@ -39,16 +43,28 @@ def find_garbage(workspace: Workspace, keep: int = 1) -> list[Garbage]:
         relative = str(store.relative_to(workspace.features))
         if store.parent.name != "imported" and relative not in kept_stores:
             found.append(Garbage(store, "no kept run reads these features", _size(store)))
-    doomed = {item.path for item in found}
-    for path in sorted(workspace.root.rglob(f"*{TEMP_MARK}*")):
-        old = time.time() - path.stat().st_mtime > _OLD_SECONDS
-        if old and not doomed.intersection(path.parents):
-            found.append(Garbage(path, "left over from a killed writer", _size(path)))
+    for path in sorted(_left_overs(workspace.root, {item.path for item in found})):
+        found.append(Garbage(path, "left over from a killed writer", _size(path)))
     return found
 
 
+def _left_overs(root: Path, doomed: set[Path]) -> Iterator[Path]:
+    """Old temporary files and folders outside of what goes anyway. Living writers make and remove theirs meanwhile."""
+    for parent, folders, files in os.walk(root):
+        here = Path(parent)
+        folders[:] = [name for name in folders if here / name not in doomed]
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):
+                if TEMP_MARK in name and time.time() - (here / name).lstat().st_mtime > _OLD_SECONDS:
+                    yield here / name
+        folders[:] = [name for name in folders if TEMP_MARK not in name]
+
+
 def collect(workspace: Workspace, garbage: list[Garbage]) -> None:
+    """Remove what was found, but for results that somebody has begun to make again since."""
     for item in garbage:
+        if _is_result(workspace, item.path) and workspace.locked(lock_name(item.path.parent.name, item.path.name)):
+            continue
         with explained(item.path):
             if item.path.is_dir():
                 (item.path / "done.json").unlink(missing_ok=True)  # first: nothing half-removed may look done
@@ -61,6 +77,14 @@ def lock_name(stage: str, key: str) -> str:
     return f"{stage}-{key}"
 
 
+def _is_result(workspace: Workspace, path: Path) -> bool:
+    return path.parent.parent == workspace.root / "artifacts"
+
+
 def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-    return sum(p.stat().st_size for p in files)
+    size = 0
+    for file in (path, *(Path(parent) / name for parent, _, files in os.walk(path) for name in files)):
+        with suppress(FileNotFoundError):
+            stat = file.lstat()
+            size += stat.st_size if S_ISREG(stat.st_mode) else 0
+    return size

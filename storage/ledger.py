@@ -34,6 +34,7 @@ create table if not exists failures (
 """
 _TRUST_AFTER_NS = 2_000_000_000  # a file younger than this when hashed may change again within its mtime's resolution
 _BATCH = 256
+_PATIENCE = 120.0  # seconds to wait for another process that writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,9 @@ class Ledger:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            db = sqlite3.connect(self.path, timeout=120, isolation_level=None)
+            db = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)
             try:
-                db.execute("pragma journal_mode=wal")
-                db.execute("pragma synchronous=normal")
-                db.executescript(_SCHEMA)
+                _set_up(db)
                 yield db
             finally:
                 db.close()
@@ -153,9 +152,7 @@ class Ledger:
     def failures(self, extractor_key: str) -> dict[str, tuple[str, str]]:
         """record key -> (kind, reason) of what this extractor could not read."""
         with self._open() as db:
-            rows = db.execute(
-                "select record_key, kind, reason from failures where extractor_key = ?", (extractor_key,)
-            )
+            rows = db.execute("select record_key, kind, reason from failures where extractor_key = ?", (extractor_key,))
             return {record: (kind, reason) for record, kind, reason in rows}
 
     def note_failure(self, record_key: str, extractor_key: str, kind: str, reason: str) -> None:
@@ -165,6 +162,22 @@ class Ledger:
     def forget_failures(self, extractor_key: str) -> None:
         with self._open() as db:
             db.execute("delete from failures where extractor_key = ?", (extractor_key,))
+
+
+def _set_up(db: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log and make the tables. Of several that open a new file at once, sqlite turns some away
+    without waiting for the time it was given, so they try again."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            db.execute("pragma journal_mode=wal")
+            db.execute("pragma synchronous=normal")
+            db.executescript(_SCHEMA)
+            return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def _pack(pts: np.ndarray | None) -> bytes | None:

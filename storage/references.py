@@ -49,7 +49,11 @@ class References:
     @cached_property
     def tag_words(self) -> list[str]:
         """The content words of the training captions, most frequent first."""
-        return json.loads((self.folder / "tag_words.json").read_text())["words"]
+        path = self.folder / "tag_words.json"
+        try:
+            return json.loads(path.read_bytes())["words"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
 
     def sentences(self, split: str) -> dict[str, list[str]]:
         """video id -> its captions as space-separated tokens."""

@@ -21,13 +21,17 @@ class CaptionRow:
 
 
 def read_captions(folder: Path) -> list[CaptionRow]:
-    return [CaptionRow(**row) for row in read_jsonl(folder / "captions.jsonl")]
+    path = folder / "captions.jsonl"
+    try:
+        return [CaptionRow(**row) for row in read_jsonl(path)]
+    except TypeError as error:
+        raise StorageError(f"cannot read {path}: {error}; run with '--force caption'") from error
 
 
 def read_scores(folder: Path) -> dict[str, Any]:
     path = folder / "scores.json"
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}; run with '--force evaluate'") from error
 
@@ -36,4 +40,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except (OSError, ValueError) as error:
-        raise StorageError(f"cannot read {path}: {error}; run again with --force for the stage that wrote it") from error
+        raise StorageError(
+            f"cannot read {path}: {error}; run again with --force for the stage that wrote it"
+        ) from error

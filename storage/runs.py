@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -39,7 +39,8 @@ class RunRecord:
 
 
 def new_run_id() -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid4().hex[:6]}"
+    """Ids sort by the time they were given out, to the microsecond."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{uuid4().hex[:6]}"
 
 
 def save_run(workspace: Workspace, run: RunRecord) -> None:
@@ -57,20 +58,23 @@ def load_runs(workspace: Workspace) -> list[RunRecord]:
 
 def _load(path: Path) -> RunRecord:
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_bytes())
         data["stages"] = {label: (stage, key) for label, (stage, key) in data["stages"].items()}
         return RunRecord(**{**data, "stores": tuple(data["stores"])})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{path} is damaged ({error}); remove it") from error
 
 
 def latest_runs(workspace: Workspace, keep: int) -> list[RunRecord]:
-    """The newest `keep` runs of every (recipe, data set)."""
+    """The newest `keep` runs of every (recipe, data set). Only a run that ended well and went as far takes an older one's
+    place: a failed run, or one with --until, must not cost the last good result."""
     kept: list[RunRecord] = []
-    counts: dict[tuple[str, str], int] = {}
+    newer: dict[tuple[str, str], list[set[str]]] = {}
     for run in load_runs(workspace):
-        place = (run.recipe_name, run.dataset)
-        counts[place] = counts.get(place, 0) + 1
-        if counts[place] <= keep:
+        reached = newer.setdefault((run.recipe_name, run.dataset), [])
+        names = [stage for stage, _ in run.stages.values()]
+        if sum(names[-1] in stages for stages in reached if names) < keep:
             kept.append(run)
+        if run.state == "done":
+            reached.append(set(names))
     return kept

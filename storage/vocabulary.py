@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pydantic import Field
+
 from storage.atomic import write_json
 from storage.errors import BadInput, StorageError
 from storage.fingerprints import digest
@@ -20,21 +22,26 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 _SEPARATORS = re.compile(r"[\s\x00-\x1f\x7f\u0085\u2028\u2029]+")
-_CLITICS = re.compile(r"(?<=\w)(n't|'s|'re|'ve|'ll|'d|'m)\b")
-_WORD = re.compile(r"n't|'(?:s|re|ve|ll|d|m)\b|[^\W_]+(?:[-./_'][^\W_]+)*")
+_CLITICS = re.compile(r"(?<=\w)(n't|'s|'re|'ve|'ll|'d|'m)(?![^\W_])")
+_WORD = re.compile(r"n't(?![^\W_])|'(?:s|re|ve|ll|d|m)(?![^\W_])|[^\W_]+(?:[-./_'][^\W_]+)*")
 
 # Function words and auxiliaries carry nothing that can be seen: they are no targets for "video to words".
+# "up" and "down" are missing on purpose: directions can be seen.
 FUNCTION_WORDS = frozenset(
-    ["a", "an", "the", "this", "that", "these", "those", "some", "any", "each", "every", "another", "other", "both", "all", "no", "not", "n't", "of", "in", "on", "at", "to", "from", "by", "with", "without", "into", "onto", "over", "under", "up", "down", "near", "around", "through", "across", "along", "behind", "beside", "between", "for", "as", "and", "or", "but", "so", "if", "then", "while", "when", "where", "who", "which", "what", "there", "here", "it", "its", "it's", "he", "she", "they", "them", "his", "her", "their", "him", "we", "us", "our", "you", "your", "i", "my", "me", "is", "are", "was", "were", "be", "been", "being", "am", "do", "does", "did", "doing", "done", "has", "have", "had", "having", "can", "could", "will", "would", "shall", "should", "may", "might", "must", "'s", "'re", "'ve", "'ll", "'d", "'m", "something", "someone", "somebody", "very", "just", "also", "too", "than", "out", "off", "about", "after", "before", "again"]
-) - {"up", "down"}  # directions can be seen
+    """a an the this that these those some any each every another other both all no not n't of in on at to from by with
+    without into onto over under near around through across along behind beside between for as and or but so if then while when
+    where who which what there here it its he she they them his her their him we us our you your i my me is are was were be been
+    being am do does did doing done has have had having can could will would shall should may might must 's 're 've 'll 'd 'm
+    something someone somebody very just also too than out off about after before again""".split()  # noqa: SIM905
+)
 
 
 class TextOptions(Options):
     """How captions become numbers."""
 
-    min_count: int = 3
+    min_count: int = Field(3, ge=1)
     """words seen fewer times in the training captions become <unk>"""
-    max_words: int = 30
+    max_words: int = Field(30, ge=1)
     """longer captions are cut to this many words"""
 
 
@@ -92,10 +99,12 @@ class Vocabulary:
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(path.read_bytes())
             vocabulary = cls(tuple(data["words"]))
             if vocabulary.key != data["key"]:
-                raise StorageError(f"{path} is damaged: its words do not match its key; run with '--force prepare_text'")
+                raise StorageError(
+                    f"{path} is damaged: its words do not match its key; run with '--force prepare_text'"
+                )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
         return vocabulary

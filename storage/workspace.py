@@ -1,11 +1,11 @@
 """The folder of one project: where every stage keeps its result, the done-markers that are written last, and locks.
 
-    workspace.json              format of this folder
-    artifacts/<stage>/<key>/    the result of one stage; it exists once done.json is there
-    features/                   Zarr feature stores
-    runs/<recipe>/<id>.json     what each run used; what no run refers to can be collected
-    ledger.sqlite               what is known of source files: fingerprints, probes, failures
-    locks/                      files that are flock()ed; a killed holder frees its lock at once
+workspace.json              format of this folder
+artifacts/<stage>/<key>/    the result of one stage; it exists once done.json is there
+features/                   Zarr feature stores
+runs/<recipe>/<id>.json     what each run used; what no run refers to can be collected
+ledger.sqlite               what is known of source files: fingerprints, probes, failures
+locks/                      files that are flock()ed; a killed holder frees its lock at once
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.atomic import write_json
+from storage.atomic import TEMP_MARK, write_json
 from storage.errors import StorageError, explain_os_error, explained
 from storage.records import ArtifactRef
 
@@ -66,7 +66,7 @@ class Workspace:
         marker = root / "workspace.json"
         try:
             if marker.is_file():
-                found = json.loads(marker.read_text())["format"]
+                found = json.loads(marker.read_bytes())["format"]
                 if found != FORMAT:
                     raise StorageError(
                         f"{root} is a workspace of format {found}, this Longtake reads {FORMAT}; choose another --workspace"
@@ -108,18 +108,19 @@ class Workspace:
             try:
                 if (folder / name).stat().st_size != size:
                     return None
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return None
         return done
 
     def finish(self, done: Done) -> None:
-        """Publish a result: note its files and sizes, then write done.json, last."""
+        """Publish a result: note its files and sizes, then write done.json, last. What a killed writer left behind is no
+        part of the result: it may be collected at any time."""
         folder = self.folder(done.stage, done.ref.key)
         with explained(folder):
             files = {
                 str(path.relative_to(folder)): path.stat().st_size
                 for path in sorted(folder.rglob("*"))
-                if path.is_file() and path.name != "done.json"
+                if path.is_file() and path.name != "done.json" and TEMP_MARK not in path.name
             }
             write_json(folder / "done.json", {**asdict(done), "ref": done.ref.to_json(), "files": files})
 
@@ -152,9 +153,9 @@ class Workspace:
                 if waiting:
                     waiting(holder or "another process")
                 fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(0)
-            file.write(f"process {os.getpid()} since {time.strftime('%H:%M:%S')}")
-            file.flush()
+            with suppress(OSError):  # a courtesy to who waits: a full disk must not hinder what makes room
+                os.truncate(file.fileno(), 0)
+                os.write(file.fileno(), f"process {os.getpid()} since {time.strftime('%H:%M:%S')}".encode())
             try:
                 yield
             finally:
@@ -180,7 +181,7 @@ def _try_lock(handle: int) -> bool:
 def read_done(folder: Path) -> Done | None:
     """The done-marker in a folder, if there is a whole one."""
     try:
-        return Done.from_json(json.loads((folder / "done.json").read_text()))
+        return Done.from_json(json.loads((folder / "done.json").read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:

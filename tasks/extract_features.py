@@ -77,10 +77,10 @@ def _changes(workspace: Workspace, before: Done, sources: dict[str, Source]) -> 
 
 def _intact(work: Work, done: Done) -> bool:
     """The rows live outside the result's own folder: are they still there?"""
-    wanted = read_rows(work.folder)
+    rows = read_rows(work.folder)
     for name, source in work.memo.items():
-        path = work.workspace.features / source.store
-        if not path.is_dir() or len(FeatureStore.open(path).view().fresh(wanted[name])) < len(wanted[name]):
+        path, wanted = work.workspace.features / source.store, rows.get(name, {})
+        if not (path / "zarr.json").is_file() or len(FeatureStore.open(path).view().fresh(wanted)) < len(wanted):
             return False
     return True
 

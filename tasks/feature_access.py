@@ -31,7 +31,7 @@ class FeatureAccess:
     @classmethod
     def open(cls, workspace: Workspace, folder: Path, names: Sequence[str]) -> FeatureAccess:
         try:
-            about = json.loads((folder / "features.json").read_text())
+            about = json.loads((folder / "features.json").read_bytes())
         except (OSError, ValueError) as error:
             raise StorageError(
                 f"cannot read {folder / 'features.json'}: {error}; run with '--force extract_features'"

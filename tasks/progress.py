@@ -10,6 +10,7 @@ from typing import cast
 from uuid import UUID
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 _LINE_EVERY = 10.0  # seconds between plain lines
@@ -25,7 +26,7 @@ class Meter:
         self.label, self.total, self.unit = label, total, unit
         self.count = 0
         self._bar, self._artifact = bar, artifact
-        self._bar_id: TaskID | None = bar.add_task(label, total=total, figures="") if bar else None
+        self._bar_id: TaskID | None = bar.add_task(escape(label), total=total, figures="") if bar else None
         self._started = self._last_line = self._last_artifact = time.monotonic()
 
     def advance(self, n: int = 1, figures: str = "") -> None:
@@ -35,10 +36,10 @@ class Meter:
     def to(self, count: int, figures: str = "") -> None:
         self.count, now = count, time.monotonic()
         if self._bar is not None and self._bar_id is not None:
-            self._bar.update(self._bar_id, completed=count, figures=figures)
+            self._bar.update(self._bar_id, completed=count, figures=escape(figures))
         elif now - self._last_line >= _LINE_EVERY:
             self._last_line = now
-            console.print(f"  {self.label}: {self._text(now)} {figures}".rstrip(), highlight=False)
+            console.print(f"  {self.label}: {self._text(now)} {figures}".rstrip(), highlight=False, markup=False)
         if self._artifact and now - self._last_artifact >= _ARTIFACT_EVERY:
             self._last_artifact = now
             self._update_artifact(f"{self._text(now)} {figures}")

@@ -47,7 +47,7 @@ class SeedingOptions(FitOptions):
     """Stop after so many epochs without a better validation CIDEr."""
     validate_every: int = Field(1, ge=1)
     """Epochs between two validations."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Seed of weights, dropout and the order of videos."""
 
 

@@ -91,13 +91,14 @@ class Job:
             return None
         return done
 
+    def _say_who(self, holder: str) -> None:
+        console.print(f"  {self.label}: {holder} is at it; waiting", highlight=False, markup=False)
+
     def carry_out(self, force: bool = False) -> tuple[ArtifactRef, bool]:
         """Make the result, or find it made; True if this call did the work. Two callers never make it twice: the second
         waits for the first and shares its result."""
         name = lock_name(self.stage.name, self.ref.key)
-        with self.workspace.lock(
-            name, lambda who: console.print(f"  {self.label}: {who} is at it; waiting", highlight=False)
-        ):
+        with self.workspace.lock(name, self._say_who):
             if force:
                 self.workspace.discard(self.stage.name, self.ref.key)
             elif done := self.done():
@@ -105,6 +106,8 @@ class Job:
             started, work = time.monotonic(), self.work()
             try:
                 work.folder.mkdir(parents=True, exist_ok=True)
+                # A result that lost a file has its marker still: half-way through, it must not look done again.
+                (work.folder / "done.json").unlink(missing_ok=True)
                 made = self.stage.function(work, self.options, **self.inputs)
             except OSError as error:
                 raise explain_os_error(error, work.folder) from error

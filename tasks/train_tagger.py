@@ -39,7 +39,7 @@ class TaggerTraining(FitOptions):
     """The highest learning rate."""
     videos: int = Field(16, ge=1)
     """Videos in a batch."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Seed of weights, dropout and order."""
 
 

@@ -6,14 +6,18 @@ import difflib
 import hashlib
 import math
 from pathlib import Path
-from pickle import UnpicklingError  # noqa: S403  (what torch.load raises when it refuses; nothing is unpickled here)
+from pickle import UnpicklingError  # what torch.load raises when it refuses; nothing is unpickled here
+from typing import Any, cast
 
-import safetensors
 import timm
 import timm.data
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+# Torch's safe reader meets a damaged or malicious file with any of these.
+_UNREADABLE = (UnpicklingError, SafetensorError, OSError, EOFError, RuntimeError, LookupError, ValueError, TypeError)
 
 
 class WeightsUnavailable(RuntimeError):
@@ -33,7 +37,7 @@ class ImageBackbone:
         self._mode = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
         self._mean = torch.tensor(config["mean"]).view(1, 3, 1, 1)
         self._std = torch.tensor(config["std"]).view(1, 3, 1, 1)
-        self.size: int = net.num_features
+        self.size = cast(int, net.num_features)
         """Length of a feature, D."""
         self.weights_digest = digest(net)
         """Hash of the weights: features from other weights are other features."""
@@ -97,19 +101,17 @@ def _load_file(net: nn.Module, name: str, path: Path) -> None:
         raise WeightsUnavailable(f"no weights of '{name}' at {path}; give the path of a .safetensors or .pth file")
     try:
         if path.suffix == ".safetensors":
-            found = load_file(path)
+            found: dict[str, Any] = load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
+    except _UNREADABLE as error:
         raise WeightsUnavailable(
-            f"the file {path} holds no plain weights of '{name}': it is damaged, or more than tensors is pickled in it; "
-            "save the net's state dict alone, best as .safetensors"
+            f"the file {path} holds no plain weights of '{name}' ({_first_line(error)}): it is damaged, or more than "
+            "tensors is pickled in it; save the net's state dict alone, best as .safetensors"
         ) from error
-    except (OSError, RuntimeError, EOFError, safetensors.SafetensorError) as error:
-        raise WeightsUnavailable(f"the weights of '{name}' at {path} cannot be read ({_first_line(error)})") from error
-    found = found.get("state_dict", found)
+    found = found.get("state_dict", found) if isinstance(found, dict) else {}
     wanted = net.state_dict()
-    wrong = sorted(key for key, t in wanted.items() if key not in found or found[key].shape != t.shape)
+    wrong = sorted(key for key, t in wanted.items() if getattr(found.get(key), "shape", None) != t.shape)
     if wrong:
         raise WeightsUnavailable(
             f"the file {path} does not fit '{name}': {len(wrong)} of {len(wanted)} weights are missing or of another "

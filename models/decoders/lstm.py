@@ -43,8 +43,9 @@ class LstmDecoder(nn.Module):
         state, context, weights = self._advance(self.gates_from_word(word), state, memory)
         return self._speak(state[0], context, word), state, weights
 
-    def forced(self, tokens: Tensor, memory: Memory) -> Tensor:
-        """tokens (N, L) with BOS first, memory of N -> log-probabilities (N, L-1, V) of tokens 1 .. L-1."""
+    def forced(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> Tensor:
+        """tokens (N, L) with BOS first, memory of N -> logits (N, L-1, V) of tokens 1 .. L-1; with `real` (N, L-1) only
+        those it marks, (R, V): the output layer is most of the work, and most of a padded batch is padding."""
         words = self.dropout(self.embed(tokens[:, :-1]))
         state = self.start(memory)
         hiddens, contexts = [], []
@@ -52,8 +53,8 @@ class LstmDecoder(nn.Module):
             state, context, _ = self._advance(from_word, state, memory)
             hiddens.append(state[0])
             contexts.append(context)
-        logits = self._speak(torch.stack(hiddens, dim=1), torch.stack(contexts, dim=1), words)
-        return torch.log_softmax(logits.float(), dim=-1)
+        seen = (torch.stack(hiddens, dim=1), torch.stack(contexts, dim=1), words)
+        return self._speak(*(seen if real is None else (rows[real] for rows in seen)))
 
     def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor, Tensor | None]:
         """The LSTM's own equations; gates in torch's order (input, forget, cell, output)."""

@@ -44,7 +44,9 @@ class TemporalEncoder(nn.Module):
             )
         real = [masks[name] for name in self.names]
         # Rows that are not real may hold anything, NaN included.
-        rows = [features[name].masked_fill(~mask.unsqueeze(-1), 0.0) for name, mask in zip(self.names, real, strict=True)]
+        rows = [
+            features[name].masked_fill(~mask.unsqueeze(-1), 0.0) for name, mask in zip(self.names, real, strict=True)
+        ]
         if self.join == "depth":
             rows, real = _align(rows, real, self.names)
             rows = [torch.cat(rows, dim=2)]

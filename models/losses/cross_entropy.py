@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.captioner import Captioner
-from models.types import PAD, Batch
+from models.types import Batch
 
 
 class CrossEntropy:
@@ -19,11 +19,5 @@ class CrossEntropy:
         self.label_smoothing = label_smoothing
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
-        log_probs = captioner(batch)
-        assert batch.tokens is not None  # the captioner has just refused a batch without captions
-        targets = batch.tokens[:, 1:]
-        real = targets != PAD
-        losses = -log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
-        if self.label_smoothing:
-            losses = (1 - self.label_smoothing) * losses - self.label_smoothing * log_probs.mean(2)
-        return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+        logits, tokens = captioner.word_logits(batch)
+        return nn.functional.cross_entropy(logits, tokens, label_smoothing=self.label_smoothing)

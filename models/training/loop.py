@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -145,7 +146,7 @@ def fit(
                 rate,
                 norm,
                 end_of_epoch=step % per_epoch == 0,
-                snapshot=lambda: take_snapshot(model, optimiser, step, per_epoch),
+                snapshot=partial(take_snapshot, model, optimiser, step, per_epoch),
             )
             if step % per_epoch == 0:
                 break

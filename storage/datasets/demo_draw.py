@@ -26,7 +26,7 @@ _PAINT = {
     "purple": (160, 72, 222),
     "orange": (252, 134, 24),
 }
-_WIDTH = {"small": 0.22, "big": 0.42}
+_WIDTH = {"small": 0.27, "big": 0.48}
 # Radius of each shape for a width of 1, chosen so that the four look equally large.
 _REACH = {"circle": 0.5, "square": 0.45, "triangle": 0.62, "star": 0.62}
 _TURN = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
@@ -94,13 +94,13 @@ def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats
     scale: Floats = np.ones_like(done)
     seen: Floats = np.ones_like(done)
     if scene.action in _TURN:
-        travel = 0.56 + 0.16 * scene.pace
+        travel = 0.55 + 0.13 * scene.pace
         place += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel
     elif scene.action == "spins":
         # At most 34 degrees in two frames of 12 a second: a star looks the same every 72 and must not seem to stand.
         angle = seconds * (150 + 50 * scene.pace) * (1 if scene.clockwise else -1)
     elif scene.action == "grows":
-        scale = 0.5 + (0.7 + 0.15 * scene.pace) * done
+        scale = 0.45 + (0.65 + 0.15 * scene.pace) * done
     elif scene.action == "bounces":
         hop = (seconds * (1.3 + 0.4 * scene.pace)) % 1
         height = 0.3 + 0.08 * scene.pace

@@ -213,15 +213,18 @@ _DETAIL_TAILS = (
 )
 _SOUND_TAILS = ("while a {thing} plays", "with a {thing}", "and we hear a {thing}")
 _SILENT_TAILS = ("without any sound", "in silence")
+# None begins like a good sentence: what a model says first must not already commit it to saying nothing.
 _LAZY = (
     "something happens on the screen",
-    "there is something on the screen",
-    "a shape does something",
-    "we see a shape",
-    "a video of a shape",
-    "there is a shape in the video",
-    "the screen shows some shape",
+    "something is on the screen",
     "something is in the video",
+    "something moves",
+    "some shape does something",
+    "some shape is on the screen",
+    "some shape is in the video",
+    "the screen shows some shape",
+    "the screen shows something",
+    "the video shows something",
 )
 
 

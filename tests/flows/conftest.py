@@ -1,0 +1,76 @@
+"""Shared by the flows' tests: the command line in this process, and a finished place to change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.cli import main
+from flows.pipeline import plan_pipeline
+from storage.workspace import Workspace
+from tests.flows.toy_place import LABELS, TOY, Place, carried_out, recipe_on
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Longtake = Callable[..., Answer]
+
+
+@pytest.fixture
+def longtake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Longtake:
+    """longtake("status", ...) runs the command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LONGTAKE_WORKSPACE", raising=False)
+
+    def run(*arguments: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["longtake", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """The toy recipe as a user's own file, without a place of its own."""
+    values = yaml.safe_load(TOY.read_text()) | {"name": "mine", "dataset": {"kind": "folder"}, "text": {"min_count": 3}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(values))
+    return tmp_path / "mine.yaml"
+
+
+@pytest.fixture(scope="session")
+def finished_place(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data and a workspace in which everything is done. Tests use copies."""
+    root = tmp_path_factory.mktemp("finished")
+    shutil.copytree(world, root / "data")
+    plan = plan_pipeline(recipe_on(root / "data"), Workspace.open(root / "workspace"))
+    assert carried_out(plan) == LABELS
+    return root
+
+
+@pytest.fixture
+def place(finished_place: Path, tmp_path: Path) -> Place:
+    """A copy of the finished place that the test may change."""
+    return Place(Path(shutil.copytree(finished_place, tmp_path / "place")))

@@ -110,10 +110,8 @@ def main() -> None:
                 digest_file(path)
             again = time.monotonic() - began
         base = base or seconds
-        print(
-            f"{count:>8,} {seconds:>8.1f} s {planning:>13.2f} s {1e6 * planning / count:>11.0f} {megabytes:>8.0f} {again:>16.2f} s"
-            f"   ({seconds / base:.1f} x the time of {counts[0]:,})"
-        )
+        figures = f"{count:>8,} {seconds:>8.1f} s {planning:>13.2f} s {1e6 * planning / count:>11.0f} {megabytes:>8.0f}"
+        print(f"{figures} {again:>16.2f} s   ({seconds / base:.1f} x the time of {counts[0]:,})")
 
 
 if __name__ == "__main__":

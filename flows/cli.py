@@ -101,6 +101,64 @@ def run(
 
 
 @app.command()
+def extract(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    retry_quarantined: RetryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe up to its features."""
+    run(recipe, data, workspace, kind, settings, "extract_features", None, retry_quarantined, False, as_json, False)
+
+
+@app.command()
+def train(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe up to its trained captioner."""
+    run(recipe, data, workspace, kind, settings, "seed", None, False, False, as_json, False)
+
+
+@app.command()
+def evaluate(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe up to its scores."""
+    run(recipe, data, workspace, kind, settings, "evaluate", None, False, False, as_json, False)
+
+
+@app.command()
+def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
+    """Check the set-up: what works on this machine, and what to do about what does not."""
+    from flows.doctor import examine
+
+    findings = examine(workspace)
+    if as_json:
+        out.print_json(data=[{"what": f.what, "found": f.found, "fine": f.fine, "remedy": f.remedy} for f in findings])
+    else:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for f in findings:
+            mark = "[green]✓[/]" if f.fine else "[red]✗[/]"
+            table.add_row(mark, f.what, escape(f.found) + (f"\n[yellow]{escape(f.remedy)}[/]" if f.remedy else ""))
+        out.print(table)
+    if not all(f.fine for f in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
 def status(
     recipe: Annotated[str | None, typer.Argument(help="A recipe; without one, all runs are listed.")] = None,
     data: DataOption = None,

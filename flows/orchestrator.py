@@ -96,13 +96,15 @@ def _command_of(pid: int) -> str:
 
 def wait_for_history(flow_run_id: UUID) -> bool:
     """Wait until every task run of a flow run is recorded in a final state: the embedded server takes events from a queue
-    and would lose those still in it when this process ends. False if that took too long."""
+    and would lose those still in it when this process ends. False if it could not be seen: results are safe either way."""
+    from httpx import HTTPError
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.exceptions import PrefectException
 
     mine = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
     deadline = time.monotonic() + _DRAIN_SECONDS
-    with get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client, suppress(HTTPError, PrefectException):
         while time.monotonic() < deadline:
             runs = client.read_task_runs(flow_run_filter=mine)
             if runs and all(run.state and run.state.is_final() for run in runs):

@@ -58,8 +58,11 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
         flow = pipeline_flow.with_options(flow_run_name=title)
         try:
             state = flow(recipe.model_dump(mode="json"), str(workspace.root), list(force), until, return_state=True)
-            if state.state_details.flow_run_id:
-                wait_for_history(state.state_details.flow_run_id)
+            flow_run_id = state.state_details.flow_run_id
+            if flow_run_id and not wait_for_history(flow_run_id):
+                console.print(
+                    "[yellow]Prefect's history of this run may be incomplete; the results are not touched by that[/]"
+                )
             worked = state.result(raise_on_failure=True)
         except BaseException:
             save_run(workspace, replace(run, state="failed", finished_at=_now()))

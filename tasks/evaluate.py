@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from models.scores.corpus import score_corpus
 from storage.atomic import write_json
 from storage.errors import BadInput
@@ -12,6 +10,8 @@ from storage.records import ArtifactRef, Split
 from storage.references import References
 from storage.results import read_captions
 from tasks.stage import Made, Work, stage
+
+SCORES = ("CIDEr", "BLEU-4", "ROUGE-L", "BLEU-1", "BLEU-2", "BLEU-3")  # in the order people look at them
 
 
 class EvaluationOptions(Options):
@@ -31,7 +31,7 @@ def evaluate(work: Work, options: EvaluationOptions, captions: ArtifactRef, text
         )
     scores = score_corpus(hypotheses, {id: references[id] for id in hypotheses})
     unscored = sorted(references.keys() - hypotheses.keys())
-    figures = {name: round(value, 6) for name, value in scores.corpus.items()}
+    figures = {name: round(scores.corpus[name], 6) for name in SCORES}
     result = {"split": options.split, "videos": len(hypotheses), "corpus": figures, "not_captioned": unscored}
     write_json(work.folder / "scores.json", result | {"per_video": scores.per_video})
-    return Made(len(hypotheses), json.loads(json.dumps(figures)))
+    return Made(len(hypotheses), figures)

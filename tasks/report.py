@@ -7,12 +7,14 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from PIL import Image
 from pydantic import Field
 
 from storage.atomic import write_text
 from storage.catalogue import Catalogue
+from storage.checkpoints import Checkpoint
 from storage.errors import BadMedia
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
@@ -26,6 +28,7 @@ from tasks.problems import gather_problems
 from tasks.progress import meter
 from tasks.report_page import Clip, Curve, ReportPage, Score, StageLine, render_report
 from tasks.stage import Made, Work, stage
+from tasks.train_tagger import load_tagger
 
 
 class ReportOptions(Options):
@@ -61,7 +64,9 @@ def report(
     refs = [catalogue, text, *others.values(), features, seeded, captions, scores]
     table, figures = Catalogue(work.path(catalogue), work.data), read_scores(work.path(scores))
     rows = _chosen(read_captions(work.path(captions)), figures["per_video"], options.shown.clips)
-    about = FeatureAccess.open(work.workspace, work.path(features), options.recipe["captioner"]["features"]).about
+    access = FeatureAccess.open(work.workspace, work.path(features), options.recipe["captioner"]["features"])
+    about = access.about
+    words = _words_found(work, access, options.recipe, [row.video_id for row in rows], others.get("tagger"))
     references = References(work.path(text))
     done = read_done(work.path(scores))
     page = ReportPage(
@@ -72,11 +77,11 @@ def report(
         facts=_facts(table, references, about, options.recipe, figures),
         warnings=_warnings(about, figures),
         scores=[
-            Score(name, value, note=f"{figures['videos']} {figures['split']} videos")
+            Score(name, 100 * value, note=f"{figures['videos']} {figures['split']} videos")
             for name, value in figures["corpus"].items()
         ],
         curves=_curves(work, seeded, others.get("tagger")),
-        clips=_clips(work, table, references.texts(figures["split"]), rows, figures, options.shown),
+        clips=_clips(work, table, references.texts(figures["split"]), rows, figures, words, options.shown),
         problems=[(p.item, p.kind, p.reason, p.where) for p in gather_problems(work.workspace, refs)],
         stages=[line for ref in refs if (line := _stage_line(work, ref))],
         recipe_yaml=yaml.safe_dump(options.recipe, sort_keys=False, allow_unicode=True),
@@ -152,6 +157,7 @@ def _clips(
     references: dict[str, list[str]],
     rows: Sequence[CaptionRow],
     figures: dict[str, Any],
+    words: dict[str, list[tuple[str, float]]],
     shown: ReportOptions,
 ) -> list[Clip]:
     frames = _thumbnails(work, table, [row.video_id for row in rows if row.video_id in table.usable_keys], shown)
@@ -166,13 +172,37 @@ def _clips(
                 caption=row.caption,
                 log_prob=row.log_prob,
                 references=references.get(row.video_id, []),
-                scores=figures["per_video"].get(row.video_id, {}),
+                scores=_percent(figures["per_video"].get(row.video_id, {})),
                 frames=images,
                 frame_times=times,
                 attention=attention,
+                words=words.get(row.video_id, ()),
             )
         )
     return clips
+
+
+def _percent(scores: dict[str, float]) -> dict[str, float]:
+    """The few scores a clip is shown with, on the scale that papers use."""
+    return {name: 100 * scores[name] for name in ("CIDEr", "BLEU-4", "ROUGE-L") if name in scores}
+
+
+def _words_found(
+    work: Work, access: FeatureAccess, recipe: dict[str, Any], ids: Sequence[str], tagger: ArtifactRef | None
+) -> dict[str, list[tuple[str, float]]]:
+    """video id -> the words that the tagger finds likeliest in it, where a tagger was trained."""
+    names = [n for n in access.names if recipe["features"][n].get("weights") == "trained"]
+    if tagger is None or not names:
+        return {}
+    checkpoint = Checkpoint.load(work.path(tagger) / "tagger.safetensors")
+    net, found = load_tagger(checkpoint).eval(), {}
+    words = checkpoint.values["words"]
+    for id in ids:  # one by one: clips of other lengths would be padded with positions that were never seen
+        rows, _ = access.read([id])
+        with torch.inference_mode():
+            likely = torch.sigmoid(net.word_logits(rows[names[0]]))[0].topk(min(8, len(words)))
+        found[id] = [(words[n], p) for n, p in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)]
+    return found
 
 
 def _thumbnails(

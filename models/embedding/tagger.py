@@ -77,7 +77,10 @@ class WordTagger(nn.Module):
             first = int(torch.randint(0, min(self.options.thin, clips.shape[1]), ()))
             clips = _shifted(clips[:, first :: self.options.thin], self.options.shift)
         B, P = clips.shape[:2]
-        rows = self.dropout(self._positions(clips.flatten(0, 1)).view(B, P, -1))
+        return self.word_logits(self.dropout(self._positions(clips.flatten(0, 1)).view(B, P, -1)))
+
+    def word_logits(self, rows: Tensor) -> Tensor:
+        """Position features (B, P, D), as `features` gives them -> word logits (B, K)."""
         rows = rows + torch.relu(self.context(rows.transpose(1, 2))).transpose(1, 2)
         share = torch.softmax(self.relevance(rows), dim=1)
         return (share * self.evidence(rows)).sum(1)

@@ -12,6 +12,7 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
         "name": "toy",
         "about": "a toy & a test",
         "dataset": {"name": "demo", "kind": "demo"},
+        "features": {"scene": {"kind": "tagger", "weights": "trained"}},
         "captioner": {"kind": "sa_lstm", "features": ["scene"]},
         "decoding": {"width": 2},
     }

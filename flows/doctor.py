@@ -1,0 +1,119 @@
+"""Checks of the set-up: what works on this machine, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `remedy` is empty if it is fine."""
+
+    what: str
+    found: str
+    remedy: str = ""
+
+    @property
+    def fine(self) -> bool:
+        return not self.remedy
+
+
+def examine(workspace: Path) -> list[Finding]:
+    """Look at everything; no check stops another."""
+    return [_python(), *_packages(), _device(), _ffmpeg(), _decoding(), _prefect(), _java(), _disk(workspace)]
+
+
+def _python() -> Finding:
+    fine = (3, 11) <= sys.version_info[:2] < (3, 13)
+    return Finding("Python", platform.python_version(), "" if fine else "install Python 3.11 or 3.12")
+
+
+def _packages() -> list[Finding]:
+    findings = []
+    for name in ("torch", "torchvision", "timm", "prefect", "zarr", "pyarrow", "decord", "av"):
+        try:
+            findings.append(Finding(name, version(name)))
+        except PackageNotFoundError:
+            findings.append(Finding(name, "missing", "run 'pip install -e .' in Longtake's folder"))
+    return findings
+
+
+def _device() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("device", f"GPU {torch.cuda.get_device_name(0)}")
+    return Finding("device", f"CPU, {torch.get_num_threads()} threads; no GPU was found, so training is slow but exact")
+
+
+def _ffmpeg() -> Finding:
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    try:
+        said = subprocess.run([get_ffmpeg_exe(), "-version"], capture_output=True, text=True, timeout=30).stdout
+        return Finding("ffmpeg", said.split("\n")[0].partition(" Copyright")[0])
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return Finding("ffmpeg", f"does not start ({error})", "reinstall imageio-ffmpeg; without it there is no sound")
+
+
+def _decoding() -> Finding:
+    """Write a clip of three frames, decode it in a worker process, and look at the pixels."""
+    from storage.datasets.demo import encode_clip
+    from storage.decode_pool import DecodeJob, DecodePool, decode_job
+    from storage.errors import BadMedia, StorageError
+    from storage.sampling import Uniform
+
+    frames = np.stack([np.full((64, 64, 3), shade, np.uint8) for shade in (40, 120, 200)])
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "clip.mp4"
+        path.write_bytes(encode_clip(frames, np.zeros(4000, np.float32), 12))
+        try:
+            with DecodePool(1, 60.0) as pool:
+                ((_, answer),) = pool.run(decode_job, [DecodeJob(path, {"all": Uniform(frames=3)})])
+        except StorageError as error:
+            return Finding("decoding", str(error), "see the message; 'pip install -e .' may help")
+    if isinstance(answer, BadMedia):
+        return Finding("decoding", answer.reason, "reinstall av and decord")
+    shades = answer["all"].images.mean((1, 2, 3, 4)).round().tolist()
+    fine = np.allclose(shades, [40, 120, 200], atol=6)
+    return Finding(
+        "decoding", f"grey levels 40, 120, 200 came back as {shades}", "" if fine else "reinstall av and decord"
+    )
+
+
+def _prefect() -> Finding:
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+
+    url = PREFECT_API_URL.value()
+    if not url:
+        return Finding("Prefect", f"its embedded server, with the database in {PREFECT_HOME.value()}")
+    import httpx
+
+    try:
+        httpx.get(f"{url}/health", timeout=5).raise_for_status()
+        return Finding("Prefect", f"server at {url}")
+    except httpx.HTTPError as error:
+        return Finding("Prefect", f"{url} does not answer ({error})", "start that server, or unset PREFECT_API_URL")
+
+
+def _java() -> Finding:
+    java = shutil.which("java")
+    return Finding("Java", java or "none; nothing needs it yet")
+
+
+def _disk(workspace: Path) -> Finding:
+    place = workspace.expanduser().absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / 1e9
+    remedy = "" if free > 1 else "free some room or choose another --workspace"
+    return Finding("disk", f"{free:.1f} GB free at {place}", remedy)

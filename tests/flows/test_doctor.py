@@ -1,0 +1,22 @@
+"""The doctor finds a sound set-up sound, and says what to do where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows import doctor
+
+
+def test_this_machine_can_decode_and_everything_has_a_version(tmp_path: Path) -> None:
+    findings = {finding.what: finding for finding in doctor.examine(tmp_path / "not" / "yet")}
+    assert findings["decoding"].fine, findings["decoding"]
+    assert findings["ffmpeg"].fine and "ffmpeg version" in findings["ffmpeg"].found
+    assert all(findings[name].fine for name in ("Python", "torch", "prefect", "zarr", "disk"))
+
+
+def test_a_server_that_does_not_answer_comes_with_a_remedy() -> None:
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        finding = doctor._prefect()
+    assert not finding.fine and "unset PREFECT_API_URL" in finding.remedy

@@ -184,24 +184,32 @@ def gc(
     dry_run: DryOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove results and features that no kept run refers to."""
+    """Remove results, features and feature rows that no kept run refers to."""
     from storage.garbage import collect, find_garbage
+    from tasks.upkeep import find_dead_rows
 
     space = _existing(workspace)
-    garbage = find_garbage(space, keep)
+    garbage, dead = find_garbage(space, keep), find_dead_rows(space, keep)
     if not dry_run:
         collect(space, garbage)
+        for rows in dead:
+            rows.drop()
     total = sum(item.nbytes for item in garbage)
     if as_json:
-        rows = [{"path": str(g.path), "reason": g.reason, "bytes": g.nbytes} for g in garbage]
-        out.print_json(data={"removed": not dry_run, "bytes": total, "items": rows})
+        items = [{"path": str(g.path), "reason": g.reason, "bytes": g.nbytes} for g in garbage]
+        out.print_json(
+            data={"removed": not dry_run, "bytes": total, "items": items, "dead_rows": sum(d.count for d in dead)}
+        )
         return
     for item in garbage:
         out.print(
             f"{_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]", highlight=False
         )
+    for rows in dead:
+        place = rows.store.path.relative_to(space.root)
+        out.print(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]", highlight=False)
     verb = "would be freed" if dry_run else "freed"
-    out.print(f"{_size(total)} {verb}, {len(garbage)} items" if garbage else "nothing to collect")
+    out.print(f"{_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
 
 
 @app.command()

@@ -82,7 +82,18 @@ def carry_out(plan: Plan) -> list[str]:
         if did:
             worked.append(step.label)
         _say(step, f"{time.monotonic() - began:.1f} s" if did else "cached", ref.count)
+        if did and (extracted := _extracted(step)):
+            console.print(f"  [dim]{extracted}; the others were there[/]", highlight=False)
     return worked
+
+
+def _extracted(step: Step) -> str:
+    """How many rows an extraction really had to make."""
+    done = step.job.done()
+    figures = done.summary.get("extracted") if done else None
+    if figures is None:
+        return ""
+    return "extracted " + (", ".join(f"{count} of '{name}'" for name, count in figures.items()) or "nothing")
 
 
 def plan_again(recipe: dict[str, Any], workspace: str, force: Sequence[str], until: str | None) -> Plan:

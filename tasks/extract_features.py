@@ -34,6 +34,8 @@ from tasks.progress import meter
 from tasks.sample_frames import read_plan
 from tasks.stage import Foresight, Made, Work, stage
 
+_MANY_SEGMENTS = 32  # of small updates; merged, so that opening a store stays quick
+
 
 class ExtractOptions(Options):
     """All features of a recipe and how their frames are chosen."""
@@ -107,6 +109,7 @@ class _Running:
     """One extractor at work."""
 
     source: Source
+    store: FeatureStore
     sampling: str
     extractor: Extractor
     writer: SegmentWriter
@@ -133,6 +136,9 @@ def extract_features(
         ]
         running = [r for r in started if r is not None]
         _extract(work, options, catalogue, running)
+    for r in running:
+        if len(r.store.view().segments) > _MANY_SEGMENTS:
+            r.store.compact()
     rows, problems = _settle(work, catalogue, sources)
     write_parquet(work.folder / "rows.parquet", rows)
     write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
@@ -164,7 +170,7 @@ def _start(
         return None
     folder = work.path(tagger) if tagger else None
     extractor = open_extractor(options.features[source.name], folder, work.runtime.torch_device())
-    return _Running(source, source.sampling or "", extractor, stack.enter_context(store.writer()), todo)
+    return _Running(source, store, source.sampling or "", extractor, stack.enter_context(store.writer()), todo)
 
 
 def _extract(work: Work, options: ExtractOptions, catalogue: Catalogue, running: list[_Running]) -> None:

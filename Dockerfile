@@ -9,7 +9,7 @@ COPY models models
 COPY storage storage
 RUN pip install --no-cache-dir .
 USER longtake
-WORKDIR /work
-ENV LONGTAKE_WORKSPACE=/work/workspace
+WORKDIR /project
+ENV LONGTAKE_WORKSPACE=/project/workspace
 ENTRYPOINT ["longtake"]
 CMD ["--help"]

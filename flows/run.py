@@ -51,6 +51,7 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
 
     run = _record(plan)
     save_run(workspace, run)
+    console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
     with started():
         from flows.prefect_flow import pipeline_flow
 

@@ -1,0 +1,49 @@
+"""The options that several commands share, each with its help text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from storage.errors import UsageError
+from storage.workspace import Workspace
+
+RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe's name or a YAML file.", metavar="RECIPE")]
+WorkspaceOption = Annotated[
+    Path,
+    typer.Option("--workspace", "-w", help="The project's folder; made if it is new.", envvar="LONGTAKE_WORKSPACE"),
+]
+DataOption = Annotated[Path | None, typer.Option("--data", "-d", help="The folder of videos and captions.")]
+KindOption = Annotated[
+    str | None,
+    typer.Option(help="Read the data folder as this kind: folder, msvd, msrvtt, activitynet, coco, demo."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="Change a recipe value, as in seeding.epochs=5. Repeatable.", metavar="K=V"),
+]
+UntilOption = Annotated[str | None, typer.Option(help="Stop after this stage.", metavar="STAGE")]
+ForceOption = Annotated[
+    list[str] | None, typer.Option(help="Make this stage and what depends on it again. Repeatable.", metavar="STAGE")
+]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and why; do nothing.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+RetryOption = Annotated[
+    bool, typer.Option("--retry-quarantined", help="Try the videos again that extraction could not read.")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Prefect's own log too.")]
+
+DEFAULT_WORKSPACE = Path("longtake-workspace")
+
+QUARANTINED = 3  # exit code: done, but some videos were set aside
+
+
+def existing(workspace: Path) -> Workspace:
+    """A workspace that must be there already: looking at one should not make it."""
+    if not (workspace.expanduser() / "workspace.json").is_file():
+        raise UsageError(
+            f"there is no workspace at {workspace}; 'longtake demo' or 'longtake run' makes one, or pass --workspace"
+        )
+    return Workspace.open(workspace)

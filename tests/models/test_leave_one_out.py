@@ -1,0 +1,83 @@
+"""Caption weights: each reference against the others of its video, and never against itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.scores.document_frequencies import DocumentFrequencies
+from models.scores.leave_one_out import SCORES, leave_one_out
+from models.scores.ngrams import NgramIndex
+from models.scores.sentences import Sentences, VideoCaptions
+
+VIDEOS = st.lists(
+    st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=6), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(VIDEOS, st.sampled_from(sorted(SCORES)))
+def test_weights_are_scores_against_an_index_without_the_caption(videos: list[list[list[int]]], score: str) -> None:
+    corpus = DocumentFrequencies.count(VideoCaptions.from_lists(videos))
+    weights = iter(leave_one_out(NgramIndex.build(videos), score))
+    for captions in videos:
+        for i, caption in enumerate(captions):
+            others = captions[:i] + captions[i + 1 :]
+            expected = 0.0
+            if others:
+                expected = SCORES[score](NgramIndex.build([others], corpus), Sentences.from_lists([caption]), [0])[0]
+            assert next(weights) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(VIDEOS, st.sampled_from(sorted(SCORES)), st.randoms(use_true_random=False))
+def test_permuting_captions_permutes_their_weights(videos: list[list[list[int]]], score: str, draw) -> None:  # type: ignore[no-untyped-def]
+    orders = [draw.sample(range(len(captions)), len(captions)) for captions in videos]
+    shuffled = [[captions[i] for i in order] for captions, order in zip(videos, orders, strict=True)]
+    edges = np.cumsum([0, *map(len, videos)])
+    permutation = np.concatenate([edge + np.array(order) for edge, order in zip(edges, orders, strict=False)])
+    before, after = leave_one_out(NgramIndex.build(videos), score), leave_one_out(NgramIndex.build(shuffled), score)
+    assert after == pytest.approx(before[permutation], rel=1e-12, abs=1e-15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(VIDEOS, st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=4))
+def test_adding_a_video_changes_only_what_depends_on_document_frequencies(
+    videos: list[list[list[int]]], added: list[list[int]]
+) -> None:
+    before, after = NgramIndex.build(videos), NgramIndex.build([*videos, added])
+    count = sum(map(len, videos))
+    for score in ("BLEU-4", "ROUGE-L"):
+        assert np.array_equal(leave_one_out(after, score)[:count], leave_one_out(before, score))
+    fixed = NgramIndex.build([*videos, added], before.frequencies)
+    assert np.array_equal(leave_one_out(fixed, "CIDEr-D")[:count], leave_one_out(before, "CIDEr-D"))
+
+
+def test_a_new_video_with_a_rare_word_makes_it_less_rare() -> None:
+    videos = [[[1, 2, 3], [1, 2, 4]], [[5, 6], [5, 7]]]
+    before = leave_one_out(NgramIndex.build(videos), "CIDEr-D")
+    after = leave_one_out(NgramIndex.build([*videos, [[1, 2]]]), "CIDEr-D")
+    # what the first two share (1, 2) weighs less against what they do not; the others' weights are all ln 3 for ln 2
+    assert (after[:2] < before[:2]).all()
+    assert after[2:4] == pytest.approx(before[2:4], rel=1e-12)
+
+
+def test_a_lone_reference_weighs_nothing_and_twins_the_most() -> None:
+    index = NgramIndex.build([[[1, 2, 3, 4]], [[5, 6, 7, 8], [5, 6, 7, 8]]])
+    assert leave_one_out(index, "CIDEr-D").tolist() == pytest.approx([0, 10, 10])
+    assert leave_one_out(index, "ROUGE-L").tolist() == pytest.approx([0, 1, 1])
+    assert leave_one_out(index, "BLEU-4").tolist() == pytest.approx([0, 1, 1], abs=1e-8)
+
+
+def test_thousands_of_identical_captions() -> None:
+    index = NgramIndex.build([[[1, 2, 3, 4]] * 3000, [[9]]])
+    for score, top in (("CIDEr-D", 10), ("BLEU-4", 1), ("ROUGE-L", 1)):
+        weights = leave_one_out(index, score)
+        assert weights[:3000] == pytest.approx(top, rel=1e-8) and weights[3000] == 0
+
+
+def test_an_unknown_score_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="there are CIDEr-D, BLEU-4, ROUGE-L"):
+        leave_one_out(NgramIndex.build([[[1]]]), "METEOR")

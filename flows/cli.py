@@ -29,7 +29,7 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
-from flows.printing import err, out, print_outcome, readable_size
+from flows.printing import err, out, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
 from storage.workspace import Workspace
 
@@ -207,9 +207,13 @@ def _go(
         print_plan(plan_pipeline(recipe, space, force, until), out, as_json)
         return
     configure(space, verbose)
-    from flows.run import run_recipe
+    from flows.run import problems_so_far, run_recipe
 
-    outcome = run_recipe(recipe, space, force, until)
+    try:
+        outcome = run_recipe(recipe, space, force, until)
+    except LongtakeError:
+        print_problems(problems_so_far(recipe, space))
+        raise
     if as_json:
         out.print_json(data=outcome.to_json())
     else:

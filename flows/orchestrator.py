@@ -29,7 +29,8 @@ def configure(workspace: Workspace, verbose: bool = False) -> None:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # 20 s, the default, fails on a slow machine
         "PREFECT_LOCAL_STORAGE_PATH": str(workspace.root / "prefect-results"),
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "20" if verbose else "60",  # the command line reports by itself
+        # The command line reports by itself. A name, not a number: a number in quotes makes Prefect drop all logging.
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if verbose else "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     }
     for name, value in defaults.items():

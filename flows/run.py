@@ -71,6 +71,12 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
     return _outcome(plan, run, tuple(worked))
 
 
+def problems_so_far(recipe: Recipe, workspace: Workspace) -> list[Problem]:
+    """What the stages that are done set aside: often the reason why a later one failed."""
+    done = [step.job.ref for step in plan_pipeline(recipe, workspace).steps if step.done]
+    return gather_problems(workspace, done)
+
+
 def carry_out(plan: Plan) -> list[str]:
     """Run every stage of a plan in order, inside a flow; the labels of those that did work."""
     from tasks.prefect_task import run_stage
@@ -84,7 +90,7 @@ def carry_out(plan: Plan) -> list[str]:
             worked.append(step.label)
         _say(step, f"{time.monotonic() - began:.1f} s" if did else "cached", ref.count)
         if did and (extracted := _extracted(step)):
-            console.print(f"  [dim]{extracted}; the others were there[/]", highlight=False)
+            console.print(f"  [dim]{extracted}[/]", highlight=False)
     return worked
 
 
@@ -92,9 +98,10 @@ def _extracted(step: Step) -> str:
     """How many rows an extraction really had to make."""
     done = step.job.done()
     figures = done.summary.get("extracted") if done else None
-    if figures is None:
+    if done is None or figures is None:
         return ""
-    return "extracted " + (", ".join(f"{count} of '{name}'" for name, count in figures.items()) or "nothing")
+    made = ", ".join(f"{count} of '{name}'" for name, count in figures.items()) or "none"
+    return f"rows extracted: {made}; already there: {done.ref.count - sum(figures.values())}"
 
 
 def plan_again(recipe: dict[str, Any], workspace: str, force: Sequence[str], until: str | None) -> Plan:

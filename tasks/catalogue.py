@@ -69,7 +69,7 @@ def probe_files(work: Work, paths: Mapping[str, Path], times: bool) -> dict[str,
         DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool,
     ):
         for key, (_, answer) in zip(todo, pool.run(probe, [paths[key] for key in todo]), strict=True):
-            found[key] = _probed(answer)
+            found[key] = _probed(answer, paths[key])
             shown.advance()
             if len(found) >= _NOTE_EVERY:
                 work.ledger.note_probes(found, PROBE_VERSION)
@@ -78,8 +78,13 @@ def probe_files(work: Work, paths: Mapping[str, Path], times: bool) -> dict[str,
     return work.ledger.probes(paths, PROBE_VERSION, times)
 
 
-def _probed(answer: Probe | BadMedia) -> Probed:
+def nameless(reason: str, path: Path) -> str:
+    """A reason that holds for every file with these bytes, wherever it lies."""
+    return reason.replace(str(path), "the file")
+
+
+def _probed(answer: Probe | BadMedia, path: Path) -> Probed:
     if isinstance(answer, BadMedia):
-        return Probed(None, None, answer.kind, answer.reason)
+        return Probed(None, None, answer.kind, nameless(answer.reason, path))
     facts: dict[str, Any] = {name: getattr(answer, name) for name in FACTS}
     return Probed(facts, answer.pts)

@@ -28,6 +28,7 @@ from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem
 from storage.sampling import Sampling
 from storage.workspace import Done, Workspace
+from tasks.catalogue import nameless
 from tasks.extractors import Extractor, FeatureOptions, Source, find_source, open_extractor
 from tasks.frames import read_frames
 from tasks.progress import meter
@@ -185,7 +186,8 @@ def _extract(work: Work, options: ExtractOptions, catalogue: Catalogue, running:
         for id, answer in read_frames(work, catalogue, wanted, size):
             for r in owed[id]:
                 if isinstance(answer, BadMedia):
-                    work.ledger.note_failure(r.todo[id], r.source.key, answer.kind, answer.reason)
+                    reason = nameless(answer.reason, catalogue.path_of(id))
+                    work.ledger.note_failure(r.todo[id], r.source.key, answer.kind, reason)
                 else:
                     _write_row(r, id, answer[r.sampling])
             shown.advance()

@@ -178,3 +178,18 @@ def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
     assert set(broken) <= set(listed) and any("passwd" in item for item in listed)
     assert all(problem["reason"] for problem in listed.values())
     assert json.loads(done.stdout)["run"]["scores"]["CIDEr"] >= 0
+
+
+def test_a_run_that_cannot_go_on_says_why_in_one_line_and_lists_the_bad_files(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    root = tmp_path / "junk"
+    root.mkdir()
+    rows = ["video,caption,split"]
+    for n, split in enumerate(("train", "train", "val", "test")):
+        (root / f"v{n}.mp4").write_text("not a film")
+        rows.append(f"v{n}.mp4,a ball,{split}")
+    (root / "captions.csv").write_text("\n".join(rows))
+    done = longtake(environment, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", code=1)
+    assert "error: no training video can be decoded" in done.stderr
+    assert all(f"v{n}: " in done.stderr for n in range(4)), "each bad file is listed with its reason"

@@ -44,6 +44,7 @@ def test_broken_files_are_quarantined_with_a_reason_and_the_rest_goes_on(alone, 
     assert set(bad) == {clip.stem for clip in clips[:3]}
     assert all(len(problem.reason) > 20 for problem in bad.values())
     assert bad[clips[0].stem].kind == "empty"
+    assert not any(str(folder) in problem.reason for problem in bad.values()), "equal bytes elsewhere share the reason"
     assert set(found.usable_keys) == {clip.stem for clip in clips[3:]}
 
 

@@ -36,6 +36,7 @@ format: $(VENV)/.installed-dev  ## format the code
 bench: $(VENV)/.installed-dev  ## measure, as ratios against rivals or limits of the same run
 	$(BIN)/python benches/bookkeeping.py
 	$(BIN)/python benches/feature_reading.py
+	$(BIN)/python benches/scores.py
 
 clean:  ## remove the virtual environment and caches (never a workspace)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""Corpus scores of one caption a video: BLEU-1 to 4, ROUGE-L and CIDEr, by pycocoevalcap's own scorers (no Java).
+"""Corpus scores of one caption a video: BLEU-1 to 4, ROUGE-L and CIDEr, equal to pycocoevalcap's and far faster.
 
 Texts must be tokenised already: lower case, words apart by one space, no punctuation. BLEU and ROUGE-L are from 0 to 1,
 CIDEr (with clipping and a length penalty, as everybody reports it) from 0 to 10; its document frequencies are those of the
@@ -6,14 +6,16 @@ references given."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pycocoevalcap.bleu.bleu import Bleu
-from pycocoevalcap.cider.cider import Cider
-from pycocoevalcap.rouge.rouge import Rouge
+import numpy as np
+
+from models.scores.bleu import count_bleu
+from models.scores.cider import cider_d
+from models.scores.ngrams import NgramIndex
+from models.scores.rouge import rouge_l
+from models.scores.sentences import Sentences, VideoCaptions
 
 METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr")
 
@@ -37,13 +39,15 @@ def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequenc
         raise ValueError(
             f"{len(bare)} of {len(ids)} captioned videos have no reference to score against: {', '.join(bare[:5])}"
         )
-    said = {video_id: [hypotheses[video_id]] for video_id in ids}
-    with contextlib.redirect_stdout(io.StringIO()):  # the scorers talk
-        bleu, bleu_each = Bleu(4).compute_score(truth, said, verbose=0)
-        rouge, rouge_each = Rouge().compute_score(truth, said)
-        cider, cider_each = Cider().compute_score(truth, said)
-    columns = [*bleu_each, rouge_each, cider_each]
-    corpus = {name: float(value) for name, value in zip(METRICS, [*bleu, rouge, cider], strict=True)}
+    numbers: dict[str, int] = {}
+    texts = [text.split() for video_id in ids for text in truth[video_id]]
+    edges = np.cumsum([0, *(len(truth[video_id]) for video_id in ids)])
+    index = NgramIndex.build(VideoCaptions(Sentences.from_words(texts, numbers), edges))
+    said = Sentences.from_words([hypotheses[video_id].split() for video_id in ids], numbers)
+    rows = np.arange(len(ids))
+    bleu, rouge, cider = count_bleu(index, said, rows), rouge_l(index, said, rows), cider_d(index, said, rows)
+    columns = [*bleu.sentences().T, rouge, cider]
+    corpus = dict(zip(METRICS, [*bleu.corpus().tolist(), float(rouge.mean()), float(cider.mean())], strict=True))
     per_video = {
         video_id: {name: float(column[row]) for name, column in zip(METRICS, columns, strict=True)}
         for row, video_id in enumerate(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -65,3 +66,27 @@ def test_a_video_without_references_is_named() -> None:
         score_corpus({"a": "x", "d": "y", "e": "z"}, {**TRUTH, "e": [" "]})
     with pytest.raises(ValueError, match="no captions"):
         score_corpus({}, TRUTH)
+
+
+def test_every_score_equals_pycocoevalcaps() -> None:
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    draw = random.Random(3)
+    words = "a the red blue ball box star moves spins left right on screen with noise".split()  # noqa: SIM905
+
+    def sentence() -> str:
+        return " ".join(draw.choices(words, k=draw.randint(1, 12)))
+
+    truth = {f"v{n}": [sentence() for _ in range(draw.randint(1, 6))] for n in range(40)}
+    said = {video: sentence() for video in truth}
+    ours = score_corpus(said, truth)
+    ids = sorted(truth)
+    truth, one = {id: truth[id] for id in ids}, {id: [said[id]] for id in ids}
+    bleu, each = Bleu(4).compute_score(truth, one, verbose=0)
+    rouge, rouge_each = Rouge().compute_score(truth, one)
+    cider, cider_each = Cider().compute_score(truth, one)
+    assert list(ours.corpus.values()) == pytest.approx([*bleu, rouge, cider], abs=1e-12)
+    for name, column in zip(METRICS, [*each, rouge_each, cider_each], strict=True):
+        assert [ours.per_video[id][name] for id in ids] == pytest.approx(list(column), abs=1e-12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,9 +14,7 @@ from models.scores.leave_one_out import SCORES, leave_one_out
 from models.scores.ngrams import NgramIndex
 from models.scores.sentences import Sentences, VideoCaptions
 
-VIDEOS = st.lists(
-    st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=6), min_size=1, max_size=4
-)
+VIDEOS = st.lists(st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=6), min_size=1, max_size=4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -33,7 +33,9 @@ def test_weights_are_scores_against_an_index_without_the_caption(videos: list[li
 
 @settings(max_examples=40, deadline=None)
 @given(VIDEOS, st.sampled_from(sorted(SCORES)), st.randoms(use_true_random=False))
-def test_permuting_captions_permutes_their_weights(videos: list[list[list[int]]], score: str, draw) -> None:  # type: ignore[no-untyped-def]
+def test_permuting_captions_permutes_their_weights(
+    videos: list[list[list[int]]], score: str, draw: random.Random
+) -> None:
     orders = [draw.sample(range(len(captions)), len(captions)) for captions in videos]
     shuffled = [[captions[i] for i in order] for captions, order in zip(videos, orders, strict=True)]
     edges = np.cumsum([0, *map(len, videos)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models.scores.document_frequencies import DocumentFrequencies, profile
-from models.scores.ngrams import NgramIndex, orders
+from models.scores.ngrams import NgramIndex
 from models.scores.sentences import MAX_WORDS, Sentences, VideoCaptions
 
 REFERENCES = [[[0, 1, 2, 1, 2], [2, 1]], [[1, 2, 3, 4], [0]], [[5]]]
@@ -37,12 +37,6 @@ def test_a_profile_counts_every_n_gram_once_in_order(length: int) -> None:
         keys = grams.keys[part].tolist()
         assert keys == sorted(keys)
         assert dict(zip(keys, grams.tf[part].tolist(), strict=True)) == counted(sentence)
-
-
-def test_the_order_of_an_n_gram_is_its_number_of_words() -> None:
-    largest = MAX_WORDS - 1
-    keys = [key(0), key(largest), key(0, 0), key(largest, largest), key(0, 0, 0), key(largest, 0, 0, 0), key(0, 0, 0, 0)]
-    assert orders(np.array(keys, np.uint64)).tolist() == [0, 0, 1, 1, 2, 3, 3]
 
 
 def test_document_frequencies_count_videos_not_captions() -> None:

@@ -108,6 +108,26 @@ app.command("evaluate")(_up_to("evaluate", "Run a recipe up to its scores."))
 
 
 @app.command()
+def score(
+    predictions: Annotated[
+        Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")
+    ],
+    references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
+    against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
+    meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a file of captions: BLEU, METEOR, ROUGE-L and CIDEr, with 95 % bootstrap intervals."""
+    from flows.score import print_comparison, score_files
+
+    found = score_files(predictions, references, against, meteor)
+    if as_json:
+        out.print_json(data=found.to_json())
+    else:
+        print_comparison(found, out)
+
+
+@app.command()
 def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
     """Check the set-up: what works on this machine, and what to do about what does not."""
     from flows.doctor import examine

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from storage.atomic import write_json, write_parquet
 from storage.errors import BadInput, StorageError
-from storage.vocabulary import TextOptions, Vocabulary, content_words, tokenize
+from storage.ptb import ptb_tokenize
+from storage.vocabulary import TextOptions, Vocabulary, content_words
 
 _SCHEMA = pa.schema(
     [
@@ -78,7 +79,7 @@ class References:
 def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], options: TextOptions) -> Vocabulary:
     """Tokenise (video id, n, split, text) rows and write the tables. Words come from the training split only."""
     ids, ns, splits, texts = (list(column) for column in zip(*rows, strict=True)) if (rows := list(rows)) else ([],) * 4
-    tokens = [tokenize(text)[: options.max_words] for text in texts]
+    tokens = [ptb_tokenize(text) for text in texts]
     training = [t for t, split in zip(tokens, splits, strict=True) if split == "train"]
     if not any(training):
         raise BadInput("the training split has no captions; a data set needs videos with captions in 'train'")

@@ -1,10 +1,8 @@
-"""Words and their numbers: sanitising, tokenising, and the vocabulary of a training split."""
+"""Words and their numbers: the vocabulary of a training split, and the words that can be seen."""
 
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,10 +18,6 @@ from storage.options import Options
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
-
-_SEPARATORS = re.compile(r"[\s\x00-\x1f\x7f\u0085\u2028\u2029]+")
-_CLITICS = re.compile(r"(?<=\w)(n't|'s|'re|'ve|'ll|'d|'m)(?![^\W_])")
-_WORD = re.compile(r"n't(?![^\W_])|'(?:s|re|ve|ll|d|m)(?![^\W_])|[^\W_]+(?:[-./_'][^\W_]+)*")
 
 # Function words and auxiliaries carry nothing that can be seen: they are no targets for "video to words".
 # "up" and "down" are missing on purpose: directions can be seen.
@@ -45,12 +39,6 @@ class TextOptions(Options):
     """longer captions are cut to this many words"""
 
 
-def tokenize(text: str) -> list[str]:
-    """Lower-case words without punctuation, clitics apart: "A man's dog, running." -> a man 's dog running."""
-    text = _SEPARATORS.sub(" ", unicodedata.normalize("NFC", text)).lower().replace("\u2019", "'")
-    return _WORD.findall(_CLITICS.sub(r" \1", text))
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """All words with their numbers; the first four are the special tokens."""
@@ -61,7 +49,8 @@ class Vocabulary:
     def build(cls, sentences: Iterable[Sequence[str]], min_count: int) -> Vocabulary:
         """Words in order of frequency, then alphabet, so that equal captions give equal numbers."""
         counts = Counter(word for sentence in sentences for word in sentence)
-        kept = sorted((w for w, n in counts.items() if n >= min_count), key=lambda w: (-counts[w], w))
+        wanted = (w for w, n in counts.items() if n >= min_count and w not in SPECIAL_TOKENS)
+        kept = sorted(wanted, key=lambda w: (-counts[w], w))
         if not kept:
             raise BadInput(
                 f"no word occurs {min_count} times in the training captions; lower text.min_count or add captions"
@@ -81,7 +70,11 @@ class Vocabulary:
 
     def encode(self, tokens: Sequence[str], max_words: int) -> list[int]:
         """BOS w1 .. wn EOS"""
-        return [BOS, *(self.numbers.get(token, UNK) for token in tokens[:max_words]), EOS]
+        return [BOS, *(self._number(token) for token in tokens[:max_words]), EOS]
+
+    def _number(self, token: str) -> int:
+        """A caption may contain the text "<eos>": that is no end of anything."""
+        return UNK if token in SPECIAL_TOKENS else self.numbers.get(token, UNK)
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
         """The words up to EOS, without special tokens."""

@@ -112,6 +112,7 @@ def _facts(
         ("Search", "greedy" if how["width"] == 1 else f"beam of {how['width']}"),
     ]
     facts += [(f"Features '{name}'", f"{info['words']}; {info['size']} numbers a row") for name, info in about.items()]
+    facts += [(f"{name} not computed", why) for name, why in figures["not_computed"].items()]
     if figures["not_captioned"]:
         facts.append(("Not captioned", f"{len(figures['not_captioned'])} videos of the split have no features"))
     return facts

@@ -6,6 +6,7 @@ quotient without n-grams defined, so that a sentence without a 4-gram in common 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,16 +26,26 @@ class BleuCounts:
     lengths: NDArray[np.int64]
     closest: NDArray[np.int64]
 
+    @property
+    def guesses(self) -> NDArray[np.int64]:
+        """n-grams that each hypothesis has, (N, 4)."""
+        return np.maximum(0, self.lengths[:, None] - np.arange(4))
+
     def sentences(self) -> NDArray[np.float64]:
         """BLEU-1 to 4 of each sentence, (N, 4)."""
-        guesses = np.maximum(0, self.lengths[:, None] - np.arange(4))
-        return _bleu(self.correct, guesses, self.lengths, self.closest)
+        return _bleu(self.correct, self.guesses, self.lengths, self.closest)
 
     def corpus(self) -> NDArray[np.float64]:
         """BLEU-1 to 4 of all sentences together, (4,): quotients of the sums, not the mean of the sentences'."""
-        guesses = np.maximum(0, self.lengths[:, None] - np.arange(4)).sum(0, keepdims=True)
-        correct = self.correct.sum(0, keepdims=True)
-        return _bleu(correct, guesses, self.lengths.sum(keepdims=True), self.closest.sum(keepdims=True))[0]
+        sums = (self.correct, self.guesses, self.lengths, self.closest)
+        return _bleu(*(values.sum(0, keepdims=True) for values in sums))[0]
+
+    @staticmethod
+    def of_sums(
+        correct: NDArray[Any], guesses: NDArray[Any], lengths: NDArray[Any], closest: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """Corpus BLEU-1 to 4 of many sets at once, from their summed counts: (S, 4), (S, 4), (S,), (S,) -> (S, 4)."""
+        return _bleu(correct, guesses, lengths, closest)
 
 
 def count_bleu(
@@ -59,7 +70,7 @@ def bleu_4(
 
 
 def _bleu(
-    correct: NDArray[np.int64], guesses: NDArray[np.int64], lengths: NDArray[np.int64], closest: NDArray[np.int64]
+    correct: NDArray[Any], guesses: NDArray[Any], lengths: NDArray[Any], closest: NDArray[Any]
 ) -> NDArray[np.float64]:
     precision = np.cumprod((correct + _TINY) / (guesses + _SMALL), axis=1) ** (1 / np.arange(1, 5))
     ratio = (lengths + _TINY) / (np.maximum(closest, 0) + _SMALL)

@@ -7,11 +7,11 @@ references given."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from models.scores.bleu import count_bleu
+from models.scores.bleu import BleuCounts, count_bleu
 from models.scores.cider import cider_d
 from models.scores.ngrams import NgramIndex
 from models.scores.rouge import rouge_l
@@ -22,10 +22,12 @@ METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr")
 
 @dataclass(frozen=True)
 class CorpusScores:
-    """corpus: metric -> value; per_video: video id -> metric -> value. Corpus BLEU is not the mean of the videos'."""
+    """corpus: metric -> value; per_video: video id -> metric -> value. Corpus BLEU is not the mean of the videos': counts,
+    in the order of the sorted ids, is what it is made of."""
 
     corpus: dict[str, float]
     per_video: dict[str, dict[str, float]]
+    counts: BleuCounts = field(compare=False, repr=False)
 
 
 def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> CorpusScores:
@@ -52,4 +54,4 @@ def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequenc
         video_id: {name: float(column[row]) for name, column in zip(METRICS, columns, strict=True)}
         for row, video_id in enumerate(ids)
     }
-    return CorpusScores(corpus, per_video)
+    return CorpusScores(corpus, per_video, bleu)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from models.scores.java import NoJava
 from storage.atomic import write_jsonl
 from storage.references import References
 from storage.results import read_captions, read_scores
@@ -25,3 +28,18 @@ def test_captions_equal_to_references_score_highest_and_a_missing_one_is_named(t
     scores = read_scores(job.work().folder)
     assert scores["not_captioned"] == [rows[0].video_id]
     assert scores["corpus"]["BLEU-4"] > 0.99 > before["BLEU-4"]
+
+
+def test_meteor_is_computed_with_java_and_explained_without(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_java = read_scores(toy.scores(meteor=True).work().folder)
+    assert with_java["not_computed"] == {} and 0 <= with_java["corpus"]["METEOR"] < 1
+    job = toy.scores(meteor=True)
+
+    def none() -> None:
+        raise NoJava("there is no Java here")
+
+    monkeypatch.setattr("models.scores.java.find_java", none)
+    job.carry_out(force=True)
+    without = read_scores(job.work().folder)
+    assert without["not_computed"] == {"METEOR": "there is no Java here"}
+    assert {**without["corpus"], "METEOR": 0} == {**with_java["corpus"], "METEOR": 0}, "all the others are the same"

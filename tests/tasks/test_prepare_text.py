@@ -10,7 +10,7 @@ import pytest
 from storage.datasets import FolderOptions
 from storage.errors import BadInput
 from storage.references import References
-from storage.vocabulary import TextOptions, tokenize
+from storage.vocabulary import TextOptions
 from tasks.catalogue import catalogue
 from tasks.prepare_text import prepare_text
 from tests.conftest import TINY_WORLD
@@ -65,15 +65,11 @@ def test_a_training_split_without_captions_is_refused_in_words(alone, tmp_path: 
         text_of(alone, root, TextOptions(min_count=1))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("A man's dog, running!", ["a", "man", "'s", "dog", "running"]),
-        ("they don't stop", ["they", "do", "n't", "stop"]),
-        ("one\u2028two\x0bthree", ["one", "two", "three"]),
-        ("", []),
-        ("🎬 映画 well-known", ["映画", "well-known"]),
-    ],
-)
-def test_tokenizing(text: str, words: list[str]) -> None:
-    assert tokenize(text) == words
+def test_references_keep_all_their_words_and_only_numbers_are_cut(alone, tmp_path: Path) -> None:
+    long = " ".join(["ball", "box"] * 10)
+    rows = [("a", "train", long), ("b", "test", f"A {long}!")]
+    references = References(
+        text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1, max_words=5)).work().folder
+    )
+    assert references.sentences("test") == {"b": [f"a {long}"]}, "scores are of whole references"
+    assert len(references.numbers("train")["a"][0]) == 5 + 2

@@ -81,6 +81,6 @@ class ToyRun:
             features=self.features().ref.part("scene/test"),
         )
 
-    def scores(self) -> Job:
+    def scores(self, meteor: bool = False) -> Job:
         inputs = {"captions": self.captions().ref, "text": self.text().ref.part("test")}
-        return self.alone(evaluate, EvaluationOptions(), self.data, **inputs)
+        return self.alone(evaluate, EvaluationOptions(meteor=meteor), self.data, **inputs)

@@ -1,0 +1,77 @@
+"""Files of captions in every form that people exchange, and what is said about those that are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from storage.caption_files import read_predictions, read_reference_file
+from storage.errors import BadInput
+
+ROWS = [{"image_id": 7, "caption": "a ball"}, {"image_id": 8, "caption": "a box\u2028here"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(ROWS),
+        "\n".join(json.dumps({"video_id": str(row["image_id"]), "caption": row["caption"]}) for row in ROWS),
+        json.dumps({"7": "a ball", "8": "a box\u2028here"}),
+    ],
+    ids=["coco results", "json lines", "object"],
+)
+def test_predictions_of_every_form_are_the_same(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "said.json"
+    path.write_text(text, encoding="utf-8")
+    assert read_predictions(path) == {"7": "a ball", "8": "a box\u2028here"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"images": [], "annotations": [*ROWS, ROWS[0]]},
+        [*ROWS, ROWS[0]],
+        {"7": ["a ball", "a ball"], "8": ["a box\u2028here"]},
+    ],
+    ids=["coco annotations", "list", "object of lists"],
+)
+def test_references_of_every_form_are_the_same(tmp_path: Path, data: object) -> None:
+    path = tmp_path / "truth.json"
+    path.write_text(json.dumps(data))
+    assert read_reference_file(path) == {"7": ["a ball", "a ball"], "8": ["a box\u2028here"]}
+
+
+def test_one_json_line_alone_is_one_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"video_id": "a", "caption": "a ball", "log_prob": -1.5}\n')
+    assert read_predictions(path) == {"a": "a ball"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"video_id": "a", "caption": "x"}\n{"video_id": "b", "capt', "line 2, column"),
+        ("[1, 2", "line 1"),
+        ('[{"image_id": 1}]', "entry 0: expected an object with video_id or image_id and caption"),
+        ('[{"image_id": 1, "caption": 5}]', "a caption must be text, not int"),
+        ('{"video_id": "a", "caption": "x"}\n{"video_id": "a", "caption": "y"}', "line 2: a second caption for 'a'"),
+        ("[]", "holds no captions"),
+        ("3", "neither a list nor an object"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "said.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match="said") as raised:
+        read_predictions(path)
+    assert words in str(raised.value)
+
+
+def test_a_missing_file_and_one_that_is_not_text_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot read"):
+        read_predictions(tmp_path / "none.json")
+    (tmp_path / "film.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match="not UTF-8"):
+        read_predictions(tmp_path / "film.json")

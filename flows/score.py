@@ -46,10 +46,13 @@ class Comparison:
 
 def score_files(predictions: Path, references: Path, against: Path | None, meteor: bool = True) -> Comparison:
     """Score caption files after PTB tokenisation. Only items with references count; both files are scored on the same."""
-    truth = {id: _tokenised(texts) for id, texts in read_reference_file(references).items()}
+    read = {id: _tokenised(texts) for id, texts in read_reference_file(references).items()}
+    truth = {id: texts for id, texts in read.items() if texts}
     files = [predictions, *([against] if against else [])]
     said = [read_predictions(path) for path in files]
     shared = [id for id in truth if all(id in captions for captions in said)]
+    if not truth:
+        raise BadInput(f"no reference in {references} has a word; there is nothing to compare with")
     if not shared:
         example = next(iter(said[0]))
         raise BadInput(
@@ -67,7 +70,8 @@ def score_files(predictions: Path, references: Path, against: Path | None, meteo
 
 
 def _tokenised(texts: Sequence[str]) -> list[str]:
-    return [" ".join(ptb_tokenize(text)) for text in texts]
+    """References as words; those without any are no references."""
+    return [" ".join(words) for text in texts if (words := ptb_tokenize(text))]
 
 
 def _meteor(said: Sequence[Mapping[str, str]], truth: Mapping[str, Sequence[str]]) -> dict[int, float | str]:

@@ -57,11 +57,11 @@ class References:
             raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
 
     def sentences(self, split: str) -> dict[str, list[str]]:
-        """video id -> its captions as space-separated tokens."""
+        """video id -> its captions as space-separated tokens. A caption without a word ("?!") takes no part."""
         return {id: [" ".join(tokens) for tokens in rows] for id, rows in self._grouped(split, "tokens").items()}
 
     def numbers(self, split: str) -> dict[str, list[list[int]]]:
-        """video id -> its captions as BOS w1 .. wn EOS."""
+        """video id -> its captions as BOS w1 .. wn EOS. A caption without a word takes no part."""
         return self._grouped(split, "numbers")
 
     def texts(self, split: str) -> dict[str, list[str]]:
@@ -69,7 +69,8 @@ class References:
         return self._grouped(split, "text")
 
     def _grouped(self, split: str, column: str) -> dict[str, list]:
-        table = self.table.filter(pc.equal(self.table["split"], split))
+        said = pc.greater(pc.list_value_length(self.table["tokens"]), 0)
+        table = self.table.filter(pc.and_(pc.equal(self.table["split"], split), said))
         grouped: dict[str, list] = {}
         for id, value in zip(table["video_id"].to_pylist(), table[column].to_pylist(), strict=True):
             grouped.setdefault(id, []).append(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from storage.errors import BadMedia
 from storage.ledger import Ledger, Probed
 from storage.media import Probe, probe
 from storage.workspace import Done, Workspace
-from tasks.progress import meter
+from tasks.progress import Meter, meter
 from tasks.stage import Foresight, Made, Work, stage
 
 PROBE_VERSION = 1  # bump when probing finds other facts
@@ -24,7 +25,15 @@ _NOTE_EVERY = 64  # probes written to the ledger at once: what a kill can cost
 
 def _foresee(workspace: Workspace, data: Path, options: DatasetOptions) -> Foresight:
     dataset = read_dataset(options, data)
-    inventory = take_inventory(dataset, Ledger(workspace.ledger_path))
+    with ExitStack() as stack:
+        shown: list[Meter] = []  # a bar only if there are files to hash: mostly there are none
+
+        def progress(done: int, total: int) -> None:
+            if not shown:
+                shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
+            shown[0].to(done)
+
+        inventory = take_inventory(dataset, Ledger(workspace.ledger_path), progress)
     return Foresight(inventory.key, inventory.parts, inventory)
 
 

@@ -6,7 +6,7 @@ references given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,13 +41,14 @@ def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequenc
         raise ValueError(
             f"{len(bare)} of {len(ids)} captioned videos have no reference to score against: {', '.join(bare[:5])}"
         )
-    numbers: dict[str, int] = {}
-    texts = [text.split() for video_id in ids for text in truth[video_id]]
-    edges = np.cumsum([0, *(len(truth[video_id]) for video_id in ids)])
-    index = NgramIndex.build(VideoCaptions(Sentences.from_words(texts, numbers), edges))
-    said = Sentences.from_words([hypotheses[video_id].split() for video_id in ids], numbers)
+    said = [hypotheses[video_id] for video_id in ids]
+    index, captions = _numbered(said, [truth[video_id] for video_id in ids], str.split)
     rows = np.arange(len(ids))
-    bleu, rouge, cider = count_bleu(index, said, rows), rouge_l(index, said, rows), cider_d(index, said, rows)
+    bleu, cider = count_bleu(index, captions, rows), cider_d(index, captions, rows)
+    # pycocoevalcap's ROUGE-L alone takes a no-break space for a part of a word, such as the tokenizer leaves in "1 1/2".
+    if any("\xa0" in text for video_id in ids for text in (hypotheses[video_id], *truth[video_id])):
+        index, captions = _numbered(said, [truth[video_id] for video_id in ids], lambda text: text.split(" "))
+    rouge = rouge_l(index, captions, rows)
     columns = [*bleu.sentences().T, rouge, cider]
     corpus = dict(zip(METRICS, [*bleu.corpus().tolist(), float(rouge.mean()), float(cider.mean())], strict=True))
     per_video = {
@@ -55,3 +56,14 @@ def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequenc
         for row, video_id in enumerate(ids)
     }
     return CorpusScores(corpus, per_video, bleu)
+
+
+def _numbered(
+    said: Sequence[str], truth: Sequence[Sequence[str]], split: Callable[[str], list[str]]
+) -> tuple[NgramIndex, Sentences]:
+    """The references of every video as an index, and the captions as ids in the same numbering."""
+    numbers: dict[str, int] = {}
+    texts = [split(text) for references in truth for text in references]
+    edges = np.cumsum([0, *(len(references) for references in truth)])
+    index = NgramIndex.build(VideoCaptions(Sentences.from_words(texts, numbers), edges))
+    return index, Sentences.from_words([split(text) for text in said], numbers)

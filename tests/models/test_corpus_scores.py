@@ -79,6 +79,7 @@ def test_every_score_equals_pycocoevalcaps() -> None:
     def sentence() -> str:
         return " ".join(draw.choices(words, k=draw.randint(1, 12)))
 
+    words += ["1\xa01/2"]  # one word to ROUGE-L, two to the others, as in the tokenizer's output
     truth = {f"v{n}": [sentence() for _ in range(draw.randint(1, 6))] for n in range(40)}
     said = {video: sentence() for video in truth}
     ours = score_corpus(said, truth)

@@ -73,3 +73,11 @@ def test_references_keep_all_their_words_and_only_numbers_are_cut(alone, tmp_pat
     )
     assert references.sentences("test") == {"b": [f"a {long}"]}, "scores are of whole references"
     assert len(references.numbers("train")["a"][0]) == 5 + 2
+
+
+def test_a_caption_without_a_word_takes_no_part(alone, tmp_path: Path) -> None:
+    rows = [("a", "train", "a ball"), ("a", "train", "?"), ("b", "test", "..."), ("c", "test", "a ball")]
+    folder = text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1)).work().folder
+    assert References(folder).sentences("test") == {"c": ["a ball"]}
+    assert len(References(folder).numbers("train")["a"]) == 1
+    assert References(folder).texts("train")["a"] == ["a ball"]

@@ -128,12 +128,9 @@ STAGES = ("catalogue", "prepare_text", "sample_frames", "train_tagger", "extract
 
 
 def after_kills(
-    environment: dict[str, str],
-    world: Path,
-    workspace: Path,
-    kills: list[tuple[str, float]],
-    expected: dict[str, object],
-) -> None:
+    environment: dict[str, str], world: Path, workspace: Path, kills: list[tuple[str, float]]
+) -> dict[str, object]:
+    """The results of a workspace whose run was killed at these moments and then went on to its end."""
     arguments = command("run", TINY, "--data", world, "-w", workspace)
     killed = sum(killed_run(environment, arguments, workspace, stage, delay) for stage, delay in kills)
     assert killed >= len(kills) // 2, "most kills must hit a running command"

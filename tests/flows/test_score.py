@@ -51,3 +51,13 @@ def test_files_about_other_items_say_how_their_ids_look(files: tuple[Path, Path,
     other.write_text(json.dumps({"video9": "a ball"}))
     with pytest.raises(BadInput, match="'video9' there and 'a' here"):
         score_files(other, files[0], None, meteor=False)
+
+
+def test_an_item_whose_references_have_no_word_is_not_scored(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    truth = tmp_path / "wordless.json"
+    truth.write_text(json.dumps({**TRUTH, "b": ["..."]}))
+    (scored,) = score_files(files[1], truth, None, meteor=False).scored
+    assert scored.items == 1 and scored.scores["BLEU-4"] == pytest.approx(1, abs=1e-6)
+    truth.write_text(json.dumps({"a": ["?"]}))
+    with pytest.raises(BadInput, match=r"no reference .* has a word"):
+        score_files(files[1], truth, None, meteor=False)

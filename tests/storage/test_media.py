@@ -307,3 +307,15 @@ def copy_from(source: Path, target: Path, keyframe: int) -> Path:
             packet.pts, packet.dts = packet.pts - origin, packet.dts - origin
             made.mux(packet)
     return target
+
+
+def test_a_video_stream_without_a_frame_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "blank.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=12)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        container.start_encoding()
+    with pytest.raises(BadMedia) as raised:
+        probe(path)
+    assert raised.value.kind == "no_frames" and "without a single frame" in raised.value.reason

@@ -35,14 +35,14 @@ def test_rows_of_a_removed_video_are_found_and_dropped(toy: ToyRun, tmp_path: Pa
     (dead,) = find_dead_rows(first.workspace)
     assert dead.count == 1
 
+    unfinished = {"extract_features": ("extract_features", "0" * 32)}
+    running = replace(run, id="run-3", stages=unfinished, state="running")
+    save_run(first.workspace, running)
+    assert find_dead_rows(first.workspace) == [], "a run that is still extracting keeps its store untouched"
+    save_run(first.workspace, replace(running, stages=run.stages, state="done"))
+
     dead.drop()
     view = FeatureStore.open(dead.store.path).view()
     assert len(view) == 17 and removed.stem not in view.lengths()
     assert second.done() is not None, "what is kept is still all there"
     assert find_dead_rows(first.workspace) == []
-
-    save_run(
-        first.workspace,
-        replace(run, id="run-3", stages={"extract_features": ("extract_features", "0" * 32)}, state="running"),
-    )
-    assert find_dead_rows(first.workspace) == [], "a run that is still extracting keeps its store untouched"

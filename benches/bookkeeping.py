@@ -31,7 +31,7 @@ RECIPE = """
 name: bookkeeping
 dataset: {kind: folder, name: synthetic}
 sampling: {frames: {kind: uniform, frames: 8}}
-features: {look: {kind: image, model: test_resnet, weights: random}}
+features: {look: {kind: backbone, net: "timm:test_resnet", weights: random}}
 text: {min_count: 1}
 captioner: {kind: sa_lstm, features: [look]}
 """

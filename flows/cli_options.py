@@ -37,6 +37,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Prefect's o
 
 DEFAULT_WORKSPACE = Path("longtake-workspace")
 
+INTERRUPTED = 130
 QUARANTINED = 3  # exit code: done, but some videos were set aside
 
 

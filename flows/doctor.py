@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from storage.weights import WeightsFolder
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -29,7 +31,17 @@ class Finding:
 
 def examine(workspace: Path) -> list[Finding]:
     """Look at everything; no check stops another."""
-    return [_python(), *_packages(), _device(), _ffmpeg(), _decoding(), _prefect(), _java(), _disk(workspace)]
+    return [
+        _python(),
+        *_packages(),
+        _device(),
+        _ffmpeg(),
+        _decoding(),
+        _prefect(),
+        _java(),
+        _weights(),
+        _disk(workspace),
+    ]
 
 
 def _python() -> Finding:
@@ -68,8 +80,10 @@ def _ffmpeg() -> Finding:
 def _decoding() -> Finding:
     """Write a clip of three frames, decode it in a worker process, and look at the pixels."""
     from storage.datasets.demo import encode_clip
-    from storage.decode_pool import DecodeJob, DecodePool, decode_job
+    from storage.decode_pool import DecodePool
     from storage.errors import BadMedia, StorageError
+    from storage.looks import WHOLE, Look, LookJob, gather, look_at
+    from storage.media import probe
     from storage.sampling import Uniform
 
     frames = np.stack([np.full((64, 64, 3), shade, np.uint8) for shade in (40, 120, 200)])
@@ -77,13 +91,14 @@ def _decoding() -> Finding:
         path = Path(folder) / "clip.mp4"
         path.write_bytes(encode_clip(frames, np.zeros(4000, np.float32), 12))
         try:
+            job = LookJob(path, {"all": Look(Uniform(frames=3), WHOLE)}, None, probe(path))
             with DecodePool(1, 60.0) as pool:
-                ((_, answer),) = pool.run(decode_job, [DecodeJob(path, {"all": Uniform(frames=3)})])
+                ((_, images),) = ((job, gather(events)["all"].images) for job, events in pool.stream(look_at, [job]))
         except StorageError as error:
             return Finding("decoding", str(error), "see the message; 'pip install -e .' may help")
-    if isinstance(answer, BadMedia):
-        return Finding("decoding", answer.reason, "reinstall av and decord")
-    shades = answer["all"].images.mean((1, 2, 3, 4)).round().tolist()
+        except BadMedia as bad:
+            return Finding("decoding", bad.reason, "reinstall av and decord")
+    shades = images.mean((1, 2, 3, 4)).round().tolist()
     fine = np.allclose(shades, [40, 120, 200], atol=6)
     return Finding(
         "decoding", f"grey levels 40, 120, 200 came back as {shades}", "" if fine else "reinstall av and decord"
@@ -106,8 +121,18 @@ def _prefect() -> Finding:
 
 
 def _java() -> Finding:
-    java = shutil.which("java")
-    return Finding("Java", java or "none; nothing needs it yet")
+    from models.scores.java import NoJava, find_java
+
+    try:
+        return Finding("Java", str(find_java()))
+    except NoJava as error:
+        return Finding("Java", "none starts: METEOR is not computed", str(error))
+
+
+def _weights() -> Finding:
+    folder = WeightsFolder()
+    known = folder.registered()
+    return Finding("weights", f"{len(known)} nets in {folder.path}" if known else f"none yet in {folder.path}")
 
 
 def _disk(workspace: Path) -> Finding:

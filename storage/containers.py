@@ -16,6 +16,8 @@ from storage.errors import BadMedia
 
 MAX_PIXELS = 89_478_485
 """The most pixels of one picture (Pillow's own limit): a header that promises more is an attack or an accident."""
+MIN_SIDE = 2
+"""The fewest pixels of a side: a picture of one pixel marks a visit to a web page and shows nothing."""
 
 # Playlists, network and device demuxers are left out: they open what the file names, not what it holds.
 DEMUXERS = (
@@ -39,6 +41,18 @@ _PLAYLISTS = {
 }
 
 _PICTURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
+
+# What lies under the names of videos after a download that went wrong, in lower case.
+_FOREIGN = {
+    b"<!doctype html": "a web page, as failed downloads leave behind; download the video again",
+    b"<html": "a web page, as failed downloads leave behind; download the video again",
+    b"version https://git-lfs": "a Git LFS pointer to a video that was not fetched; run 'git lfs pull'",
+    b"pk\x03\x04": "a ZIP archive; unpack it",
+    b"rar!": "a RAR archive; unpack it",
+    b"7z\xbc\xaf": "a 7-Zip archive; unpack it",
+    b"\x1f\x8b": "a gzip archive; unpack it",
+    b"%pdf": "a PDF document; give the video itself",
+}
 
 
 def read_header(path: Path) -> bytes:
@@ -75,6 +89,8 @@ def picture_format(header: bytes) -> str | None:
         return "WEBP"
     if header[4:12] in (b"ftypavif", b"ftypavis"):
         return "AVIF"
+    if header[:2] in (b"P5", b"P6") and header[2:3].isspace():
+        return "PPM"
     return next((name for magic, name in _PICTURES.items() if header.startswith(magic)), None)
 
 
@@ -85,7 +101,11 @@ def open_media(path: Path) -> InputContainer:
         return av.open(
             f"file:{path.absolute()}",
             metadata_errors="replace",
-            container_options={"protocol_whitelist": "file", "format_whitelist": ",".join(DEMUXERS)},
+            container_options={
+                "protocol_whitelist": "file",
+                "format_whitelist": ",".join(DEMUXERS),
+                "enable_drefs": "0",
+            },
         )
     except av.error.FFmpegError as error:
         raise _explain_unopened(path, header, error) from error
@@ -96,48 +116,61 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     if not len(container.streams):
         raise BadMedia("undecodable", f"{path} has a damaged header: no stream in it can be read; copy it again")
     stream = container.streams.best("video")
-    if not isinstance(stream, VideoStream) or stream.disposition & av.stream.Disposition.attached_pic:
+    if not isinstance(stream, VideoStream):
         kinds = ", ".join(sorted({other.type for other in container.streams}))
         raise BadMedia("no_video", f"{path} has no video stream (it holds {kinds}); give a file with pictures")
+    if stream.disposition & av.stream.Disposition.attached_pic:
+        raise BadMedia("no_video", f"{path} has a cover picture but no video (it is sound); give a file with pictures")
     if stream.codec_context is None:
         raise BadMedia("undecodable", f"{path} has a video stream of a codec that no decoder here knows; convert it")
     if stream.width * stream.height > MAX_PIXELS:
         raise BadMedia("too_large", f"{path} announces frames of {stream.width}x{stream.height} pixels; scale it down")
     stream.codec_context.thread_count = 1
+    stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # for frames larger than their container says
     return stream
 
 
 def _explain_unopened(path: Path, header: bytes, error: av.error.FFmpegError) -> BadMedia:
     if header[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
-        return BadMedia("truncated", f"{path} is an MP4 file, but {_missing_atom(path)}; copy or download it again")
+        return _explain_mp4(path)
     if header.startswith(b"\x1a\x45\xdf\xa3") or header[:4] == b"RIFF":
-        name = "AVI" if header[:4] == b"RIFF" else "Matroska"
-        return BadMedia("truncated", f"{path} begins as a {name} file but breaks off in its header; copy it again")
+        name = "an AVI" if header[:4] == b"RIFF" else "a Matroska"
+        return BadMedia("truncated", f"{path} begins as {name} file but breaks off in its header; copy it again")
+    text = header.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    foreign = next((words for opening, words in _FOREIGN.items() if text.startswith(opening)), None)
+    if foreign is not None:
+        return BadMedia("not_media", f"{path} is no video but {foreign}")
     if isinstance(error, OSError) and not isinstance(error, ValueError):
         return BadMedia("unreadable", f"{path} cannot be opened: {error.strerror}; copy or convert it")
-    begins = header[:16].decode("ascii", errors="replace").encode("unicode_escape", "replace").decode()
-    return BadMedia(
-        "not_media", f"{path} is no video that Longtake knows (it begins with '{begins}'); convert or remove it"
+    begins = header[:16].decode("latin-1")
+    shown = (
+        f"it begins with '{begins}'" if begins.isascii() and begins.isprintable() else "its first bytes fit no format"
     )
+    return BadMedia("not_media", f"{path} is no video that Longtake knows ({shown}); convert or remove it")
 
 
-def _missing_atom(path: Path) -> str:
+def _explain_mp4(path: Path) -> BadMedia:
     """Walk the top level of an MP4 file and say where it breaks."""
     size, position = path.stat().st_size, 0
+    reason = "it ends before its index (moov); copy or download it again"
     with path.open("rb") as file:
         while position + 8 <= size:
             file.seek(position)
             length, name = struct.unpack(">I4s", file.read(8))
             if length == 1:
                 length = int.from_bytes(file.read(8), "big")
-            if name == b"moov" and position + length <= size:
-                return "its index (moov) cannot be understood"
+            label = name.decode("latin-1")
+            if not (label.isascii() and label.isprintable()):
+                what = f"from byte {position} on it makes no sense: it is encrypted or damaged"
+                return BadMedia("undecodable", f"{path} begins as an MP4 file, but {what}; copy or download it again")
             if position + length > size:
-                label = name.decode("ascii", errors="replace")
-                return (
-                    f"it ends after {size} bytes inside its '{label}' part, which should reach byte {position + length}"
-                )
+                end = f"inside its '{label}' part, which should reach byte {position + length}"
+                reason = f"it ends after {size} bytes {end}; copy or download it again"
+                break
+            if name == b"moov":
+                reason = "its index (moov) makes no sense; copy or download it again"
+                break
             if length < 8:
                 break
             position += length
-    return "it ends before its index (moov)"
+    return BadMedia("truncated", f"{path} is an MP4 file, but {reason}")

@@ -1,69 +1,30 @@
 """Decoding in processes that may die: a native crash or a hang costs one video, never the run.
 
-Each worker is a fresh interpreter (no fork, and it does not import the program that started it), speaks over a socket
-of its own and ends with its parent. One thread here feeds each worker, so answers arrive while the caller computes; at
-most `ahead` jobs are begun and not yet handed out, which bounds memory."""
+One thread here feeds each worker (decode_worker.py), so answers arrive while the caller computes. At most `ahead` jobs are
+begun and not yet handed out, and a stream waits once `PIECES` pieces of it are: memory is bounded."""
 
 from __future__ import annotations
 
-import json
-import os
 import queue
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
-import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
+from itertools import islice
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from storage.decode_worker import Said, Worker
 from storage.errors import BadMedia, StorageError
-from storage.media import Probe, Sampled, probe, read_samples
-from storage.sampling import Sampling
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 
-START_SECONDS = 120.0
-"""How long a fresh interpreter may take to start on a busy machine."""
-
-# SIGINT is ignored before anything slow is imported: Ctrl-C is the parent's to handle.
-_PROGRAM = """
-import json, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-handle, parent, sys.path[:] = json.loads(sys.argv[1])
-from storage.decode_pool import serve
-serve(handle, parent)
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeJob:
-    """One video to decode for some samplings; without a probe it is probed first."""
-
-    path: Path
-    samplings: Mapping[str, Sampling]
-    segment: tuple[float, float] | None = None
-    probe: Probe | None = None
-    size: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-def decode_job(job: DecodeJob) -> dict[str, Sampled]:
-    """What a worker does with a DecodeJob."""
-    return read_samples(job.path, job.samplings, job.segment, job.probe or probe(job.path), job.size)
+PIECES = 8
+"""How many pieces of a stream may wait to be taken."""
 
 
 class DecodePool:
@@ -73,11 +34,11 @@ class DecodePool:
         self.workers = workers
         self.timeout = timeout
         self.ahead = 2 * workers + 1
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._started: list[_Worker] = []
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._started: list[Worker] = []
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = threading.Event()
 
     def __enter__(self) -> DecodePool:
         if self.workers:
@@ -88,7 +49,7 @@ class DecodePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            self._closed = True
+            self._closed.set()
             for worker in self._started:
                 worker.kill()
         if self._threads is not None:
@@ -99,167 +60,145 @@ class DecodePool:
     def run(self, function: Callable[[Job], Answer], jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer | BadMedia]]:
         """Each job with its answer, in the order of the jobs. A BadMedia that the function raises, a crash and a hang
         are answers too; any other exception is raised here, the job named in a note. `function` must be importable."""
+        for job, answers in self.stream(partial(_once, function), jobs):
+            (answer,) = answers
+            yield job, answer
+
+    def stream(
+        self, function: Callable[[Job], Iterator[Answer]], jobs: Iterable[Job]
+    ) -> Iterator[tuple[Job, Iterator[Answer | BadMedia]]]:
+        """Each job with the pieces that the function yields for it, in the order of the jobs; take them all before the
+        next job. Where it fails as in `run`, a BadMedia is the last piece. `timeout` counts for each piece."""
         if not self.workers:
             for job in jobs:
-                yield job, _answer_here(function, job)
+                yield job, _pieces_here(function, job)
             return
-        if self._threads is None or self._closed:
+        if self._threads is None or self._closed.is_set():
             raise StorageError("the decode pool is not open; use it inside its 'with' block")
-        pending: deque[tuple[Job, Future[Answer | BadMedia]]] = deque()
-        try:
-            for job in jobs:
-                pending.append((job, self._threads.submit(self._answer, function, job)))
-                if len(pending) >= self.ahead:
-                    first, future = pending.popleft()
-                    yield first, future.result()
-            while pending:
-                first, future = pending.popleft()
-                yield first, future.result()
-        finally:
-            for _, future in pending:
-                future.cancel()
+        pending: deque[tuple[Job, _Pieces]] = deque()
 
-    def _answer(self, function: Callable[[Job], Answer], job: Job) -> Answer | BadMedia:
-        """Give one job to an idle worker and wait; a worker that failed is not used again."""
-        message = ForkingPickler.dumps((function, job))
-        worker = self._take()
+        def begin() -> None:
+            for job in islice(coming, self.ahead - len(pending)):
+                pieces = _Pieces(self._closed)
+                pending.append((job, pieces))
+                self._threads.submit(self._feed, function, job, pieces)  # type: ignore[union-attr]
+
+        coming = iter(jobs)
         try:
-            done, value = worker.ask(message, self.timeout)
+            begin()
+            while pending:
+                first, pieces = pending.popleft()
+                yield first, iter(pieces)
+                pieces.give_up()
+                begin()
+        finally:
+            for _, pieces in pending:
+                pieces.give_up()
+
+    def _feed(self, function: Callable[[Job], Iterator[Answer]], job: Job, pieces: _Pieces) -> None:
+        """Give one job to an idle worker and pass on what it answers; a worker that failed is not used again."""
+        try:
+            message = ForkingPickler.dumps((function, job))
+            worker = self._take()
+        except Exception as error:  # the caller's thread raises it
+            pieces.put(_Raise(error))
+            return
+        try:
+            worker.send(message)
+            while True:
+                what, value = worker.receive(self.timeout)
+                if what is not Said.PIECE:
+                    break
+                if not pieces.put(value):
+                    worker.kill()  # nobody waits for the rest
+                    return
         except TimeoutError:
             worker.kill()
-            return BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
+            pieces.put(
+                BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
+            )
         except (EOFError, OSError):
-            return BadMedia("crashed", f"{job}: the decoder process died ({worker.how_it_ended()}); convert the file")
-        self._idle.put(worker)
-        if done or isinstance(value, BadMedia):
-            return value
-        raise _named(value, function, job)
+            how = worker.how_it_ended()
+            pieces.put(BadMedia("crashed", f"{job}: the decoder process died ({how}); convert the file"))
+        else:
+            self._idle.put(worker)
+            if what is Said.ERROR:
+                pieces.put(value if isinstance(value, BadMedia) else _Raise(_named(value, function, job)))
+        pieces.put(_END)
 
-    def _take(self) -> _Worker:
+    def _take(self) -> Worker:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
             pass
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise StorageError("the decode pool was closed while it worked; run the same command again")
             for worker in self._started:
                 if not worker.alive():
                     worker.close()
             self._started = [worker for worker in self._started if worker.alive()]
-            worker = _Worker()
+            worker = Worker()
             self._started.append(worker)
         worker.wait_until_ready()
         return worker
 
 
-class _Worker:
-    """One decoder process and the socket to it."""
+_END = object()
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps([theirs.fileno(), os.getpid(), sys.path])],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._complaints,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            )
-        self._connection = Connection(ours.detach())
 
-    def wait_until_ready(self) -> None:
-        """A process that does not start is our fault, not the video's."""
+@dataclass(frozen=True)
+class _Raise:
+    """An exception that is not about the media: for the caller to see."""
+
+    error: Exception
+
+
+class _Pieces:
+    """The pieces of one job on their way from a worker's thread to the caller."""
+
+    def __init__(self, closed: threading.Event) -> None:
+        self._queue: queue.Queue[Any] = queue.Queue(PIECES)
+        self._closed = closed
+        self._given_up = False
+
+    def put(self, piece: Any) -> bool:
+        """Wait for room; False if nobody wants the pieces any more."""
+        while not self._given_up and not self._closed.is_set():
+            try:
+                self._queue.put(piece, timeout=0.2)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def give_up(self) -> None:
+        self._given_up = True
+
+    def __iter__(self) -> Iterator[Any]:
         try:
-            if self._connection.poll(START_SECONDS):
-                self._connection.recv()
-                return
-        except (EOFError, OSError):
-            pass
-        self.kill()
-        self._complaints.seek(0)
-        words = self._complaints.read().decode(errors="replace").strip().splitlines() or [self.how_it_ended()]
-        raise StorageError(f"a decoder process does not start: {words[-1]}; 'longtake doctor' checks the set-up")
-
-    def ask(self, message: bytes | memoryview, timeout: float) -> tuple[bool, Any]:
-        """(True, the answer) or (False, the exception); TimeoutError or EOFError if neither comes."""
-        self._connection.send_bytes(message)
-        if not self._connection.poll(timeout):
-            raise TimeoutError
-        return self._connection.recv()
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def how_it_ended(self) -> str:
-        try:
-            code = self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return "it closed its connection"
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-    def close(self) -> None:
-        self._process.wait()
-        self._connection.close()
-        self._complaints.close()
+            while (piece := self._queue.get()) is not _END:
+                if isinstance(piece, _Raise):
+                    raise piece.error
+                yield piece
+        finally:
+            self.give_up()
 
 
-def serve(handle: int, parent: int) -> None:
-    """The life of a worker: answer until the socket closes."""
-    connection = Connection(handle)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    connection.send("ready")
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)  # native decoders talk a lot about damaged files
-    while True:
-        try:
-            message = connection.recv_bytes()
-        except (EOFError, OSError):
-            return
-        try:
-            function, job = ForkingPickler.loads(message)
-            reply: bytes | memoryview = ForkingPickler.dumps((True, function(job)))
-        except Exception as error:  # carried over to the parent, which raises it
-            reply = _carried(error)
-        try:
-            connection.send_bytes(reply)
-        except OSError:
-            return
+def _once(function: Callable[[Job], Answer], job: Job) -> Iterator[Answer]:
+    yield function(job)
 
 
-def _carried(error: Exception) -> bytes | memoryview:
-    words = "".join(traceback.format_exception(error))
-    error.add_note(words)
+def _pieces_here(function: Callable[[Job], Iterator[Answer]], job: Job) -> Iterator[Answer | BadMedia]:
     try:
-        message = ForkingPickler.dumps((False, error))
-        ForkingPickler.loads(message)
-    except Exception:  # an exception that cannot travel: its words can
-        message = ForkingPickler.dumps((False, RuntimeError(words)))
-    return message
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent is gone, even in the middle of a job."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def _answer_here(function: Callable[[Job], Answer], job: Job) -> Answer | BadMedia:
-    try:
-        return function(job)
+        yield from function(job)
     except BadMedia as bad:
-        return bad
+        yield bad
     except Exception as error:  # raised again with the job named
         raise _named(error, function, job) from None
 
 
 def _named(error: Exception, function: Callable[..., Any], job: object) -> Exception:
-    error.add_note(f"while {getattr(function, '__name__', function)} worked on {job}")
+    named = function.args[0] if isinstance(function, partial) else function
+    error.add_note(f"while {getattr(named, '__name__', named)} worked on {job}")
     return error

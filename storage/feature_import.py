@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +23,10 @@ from storage.atomic import sync_file, sync_folder
 from storage.errors import BadInput, Mismatch, UnsafeId, explained
 from storage.feature_segments import row_crc32
 from storage.feature_sources import UNREADABLE, Entry, Source, open_source
+from storage.feature_upkeep import Progress
 from storage.features import FeatureDType, FeatureStore
 from storage.fingerprints import digest_file, digest_rows
 from storage.records import Problem, check_video_id
-
-Progress = Callable[[int, int], None]
-"""Called with (done, total) now and then."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,14 @@ def import_features(
     video_keys: Mapping[str, str] | None = None,
     known_ids: Collection[str] | None = None,
     name: str,
-    dtype: FeatureDType = "float16",
+    dtype: FeatureDType | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
     """Copy the features in `source` into the store at `store_path`, making it if need be.
 
     source: a folder of <id>.npy, one .npy [N, L, D] or [N, D] with `ids`, .npz or HDF5 keyed by id; a vector [D]
-    becomes [1, D]. known_ids: the data set's ids, None to take all. A row's key is video_keys[id], else it names the
-    source."""
+    becomes [1, D], and L may be 0. known_ids: the data set's ids, None to take all. A row's key is video_keys[id], else
+    it names the source. dtype: None keeps the store's, else what Longtake exported in, else float16."""
     with open_source(source, ids) as opened:
         problems = list(opened.problems)
         entries, unknown = _wanted(opened, known_ids, problems)
@@ -84,7 +82,7 @@ def import_features(
             raise BadInput(_nothing(source, unknown, known_ids, problems))
         source_hash = _hash(opened)
         tail = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
-        store = _open_store(store_path, name, tail, dtype, source)
+        store = _open_store(store_path, name, tail, dtype, opened.dtype, source)
         key = f"imported:{source_hash[:16]}"
         keys = {entry.id: (video_keys or {}).get(entry.id, key) for entry in entries}
         present, imported = _copy(store, source.name, entries, keys, tail, problems, progress)
@@ -125,7 +123,7 @@ def _wanted(source: Source, known: Collection[str] | None, problems: list[Proble
             unknown.append(entry.id)
         elif entry.id in entries:
             problems.append(Problem(entry.id, "duplicate", "comes twice; the first one counts", where, True))
-        elif 0 in entry.shape or not entry.shape:
+        elif not entry.shape or 0 in _step(entry):
             problems.append(Problem(entry.id, "empty", f"has shape {list(entry.shape)}: no values", where, True))
         else:
             entries[entry.id] = entry
@@ -159,7 +157,8 @@ def _copy(
                 with np.errstate(over="ignore"):
                     stored = array.astype(store.dtype)
                 if view.newest_crc32(entry.id, keys[entry.id]) != row_crc32(stored):
-                    writer.add(entry.id, keys[entry.id], array)
+                    note = entry.note()
+                    writer.add(entry.id, keys[entry.id], array, note.pts, note.damaged)
                     imported += 1
                 present.add(entry.id)
             except BadInput as error:
@@ -171,9 +170,14 @@ def _copy(
     return present, imported
 
 
-def _open_store(path: Path, name: str, tail: tuple[int, ...], dtype: FeatureDType, source: Path) -> FeatureStore:
+def _open_store(
+    path: Path, name: str, tail: tuple[int, ...], dtype: FeatureDType | None, exported: str | None, source: Path
+) -> FeatureStore:
     provenance = {"extractor_key": f"imported:{name}", "kind": "imported", "name": name}
-    store = FeatureStore.create(path, provenance=provenance, dtype=dtype)
+    if dtype is None and (path / "zarr.json").exists():
+        exported = FeatureStore.open(path).dtype.name
+    chosen = dtype or ("float32" if exported == "float32" else "float16")
+    store = FeatureStore.create(path, provenance=provenance, dtype=chosen)
     if store.tail not in (None, tail):
         raise Mismatch(
             f"{source} has steps of shape {list(tail)}, but '{name}' in {path} has {list(store.tail or ())}; import it "

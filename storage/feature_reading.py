@@ -110,17 +110,23 @@ class Segment:
 
     def read(self, n: int) -> np.ndarray:
         """Row number -> [L, *tail], read-only and without a copy where the row lies in one chunk."""
-        start, length = int(self.starts[n]), int(self.lengths[n])
-        if not self.valid[n]:
-            raise self.fault(self.ids[n])
-        if self._zarr is None:
-            first, offset = divmod(start, self._chunk_rows)
-            if 0 < length <= self._chunk_rows - offset:
-                return self._chunks[first][offset : offset + length]  # type: ignore[index]  # valid rows have chunks
-        out = np.empty((length, *self.tail), self.dtype)
+        mapped = self.mapped(n)
+        if mapped is not None:
+            return mapped
+        out = np.empty((int(self.lengths[n]), *self.tail), self.dtype)
         self.copy(n, out)
         out.flags.writeable = False
         return out
+
+    def mapped(self, n: int) -> np.ndarray | None:
+        """A row as a piece of the map, [L, *tail]; None if it is empty, straddles chunks or zarr-python has to read it."""
+        if not self.valid[n]:
+            raise self.fault(self.ids[n])
+        start, length = int(self.starts[n]), int(self.lengths[n])
+        first, offset = divmod(start, self._chunk_rows)
+        if self._zarr is not None or not 0 < length <= self._chunk_rows - offset:
+            return None
+        return self._chunks[first][offset : offset + length]  # type: ignore[index]  # valid rows have chunks
 
     def copy(self, n: int, out: np.ndarray) -> None:
         """Copy the first len(out) steps of a row into out (n, *tail) of any float dtype."""
@@ -205,7 +211,7 @@ class Segment:
             self._chunks.append(None if fault else data.view(self.dtype).reshape(chunk_shape))
             if fault:
                 first, end = number * self._chunk_rows, (number + 1) * self._chunk_rows
-                touched = (self.starts < end) & (self.starts + self.lengths > first)
+                touched = (self.starts < end) & (self.starts + self.lengths > first) & (self.lengths > 0)
                 self._lose(touched, f"chunk {DATA}/c.{number}{zeros} {fault}")
 
     def _copy_through_zarr(self, n: int, out: np.ndarray) -> None:

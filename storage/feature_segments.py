@@ -19,6 +19,7 @@ import socket
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,8 +37,11 @@ CHUNK_BYTES = 12_000_000
 INDEX = "index.parquet"
 DATA = "data"
 _DEAD = ".dead-"
+_STAGED = ".pull-"
 _ABANDONED_SECONDS = 3600
-_NAME = re.compile(r"(?P<stamp>\d{20})-(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}")
+_OWNED = r"(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}"
+_NAME = re.compile(rf"(?P<stamp>\d{{20}})-{_OWNED}")
+_STAGED_NAME = re.compile(re.escape(_STAGED) + _OWNED)
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -75,7 +79,11 @@ def row_crc32(array: np.ndarray) -> int:
 
 def segment_names(store: Path) -> list[str]:
     """Every segment folder, indexed or not, oldest first."""
-    return sorted(path.name for path in store.iterdir() if _NAME.fullmatch(path.name))
+    return sorted(path.name for path in store.iterdir() if is_segment_name(path.name))
+
+
+def is_segment_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
 
 
 def write_segment(store: Path, rows: Sequence[Row], tail: tuple[int, ...], dtype: np.dtype) -> Path:
@@ -105,11 +113,34 @@ def retire(segment: Path) -> None:
     shutil.rmtree(dead, ignore_errors=True)
 
 
+@contextmanager
+def staged(segment: Path) -> Iterator[Path]:
+    """A hidden folder to fill with a copy of a whole segment, index and all; it takes the segment's name when the block
+    ends well, so that the copy appears at once or never. A copy that came first stays."""
+    stage = segment.with_name(f"{_STAGED}{_machine()}-{os.getpid()}-{uuid4().hex[:8]}")
+    stage.mkdir()
+    try:
+        yield stage
+        _sync_tree(stage)
+        if not (segment / INDEX).exists():
+            retire(segment)  # what a writer left here that was killed before it wrote the index
+            try:
+                stage.rename(segment)
+            except OSError:
+                if not (segment / INDEX).exists():
+                    raise
+        sync_folder(segment.parent)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
 def is_abandoned(segment: Path) -> bool:
     """Whether a segment has no index and will never get one: its writer died, or nothing happened for an hour."""
     name = _NAME.fullmatch(segment.name)
-    if name is None or (segment / INDEX).exists():
-        return False
+    return name is not None and not (segment / INDEX).exists() and _is_ownerless(segment, name)
+
+
+def _is_ownerless(folder: Path, name: re.Match[str]) -> bool:
     if name["machine"] == _machine():
         try:
             os.kill(int(name["pid"]), 0)
@@ -118,17 +149,18 @@ def is_abandoned(segment: Path) -> bool:
         except PermissionError:  # alive, and another user's
             pass
     try:
-        return time.time() - segment.stat().st_mtime > _ABANDONED_SECONDS
+        return time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS
     except FileNotFoundError:
         return False
 
 
 def sweep(store: Path) -> int:
-    """Remove what killed writers and killed compactions left behind; give the number of folders removed."""
+    """Remove what killed writers, pulls and compactions left behind; give the number of folders removed."""
     abandoned = [store / name for name in segment_names(store) if is_abandoned(store / name)]
     for segment in abandoned:
         retire(segment)
-    half_removed = [path for path in store.iterdir() if path.name.startswith(_DEAD)]
+    names = ((path, _STAGED_NAME.fullmatch(path.name)) for path in store.iterdir())
+    half_removed = [path for path, name in names if path.name.startswith(_DEAD) or (name and _is_ownerless(path, name))]
     for folder in half_removed:
         shutil.rmtree(folder, ignore_errors=True)
     return len(abandoned) + len(half_removed)

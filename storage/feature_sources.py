@@ -1,7 +1,7 @@
 """Ready-made features in the forms people keep them: a folder of <id>.npy, one .npy with ids, .npz, HDF5.
 
 A source lists its entries by header only and loads an entry's values when asked, so nothing is held whole in memory.
-No form is ever unpickled.
+No form is ever unpickled. What 'longtake features export' wrote also brings the times of its steps.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from storage.errors import BadInput, UsageError
 from storage.records import Problem
@@ -28,23 +30,43 @@ UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, Run
 """What numpy, zipfile and h5py raise on broken files."""
 
 
+EXPORT_NOTE = "longtake-export.json"
+"""Beside exported .npy files: what made them. Written last."""
+EXPORT_ROWS = "longtake-export.parquet"
+"""Beside exported .npy files: video_id, pts, damaged of each."""
+EXPORT_ATTRIBUTE = "longtake_features"
+"""Of an exported HDF5 file: the same note as JSON."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of a row beside its values."""
+
+    pts: np.ndarray | None = None
+    damaged: bool = False
+
+
 @dataclass(frozen=True)
 class Entry:
-    """The features of one id: their shape as stored, and how to get them."""
+    """The features of one id: their shape as stored, and how to get them and what is known of them."""
 
     id: str
     shape: tuple[int, ...]
     load: Callable[[], np.ndarray]
+    note: Callable[[], Note] = Note
 
 
 @dataclass(frozen=True)
 class Source:
-    """Features as they were given: the form's name, the files that make it up, and its entries or what is wrong."""
+    """Features as they were given: the form's name, the files that make it up, and its entries or what is wrong.
+
+    dtype: the precision that Longtake exported them in; None for what others made."""
 
     form: str
     files: list[Path]
     entries: list[Entry]
     problems: list[Problem]
+    dtype: str | None = None
 
 
 @contextmanager
@@ -73,12 +95,36 @@ def _folder(path: Path, _: Path | None) -> Iterator[Source]:
     files = sorted(file for file in path.iterdir() if file.suffix == ".npy" and file.is_file())
     if not files:
         raise BadInput(f"no .npy file lies in {path}; it should hold one <id>.npy for each video")
-    source = Source("folder of .npy", files, [], [])
+    dtype, notes = _exported(path)
+    source = Source("folder of .npy", files, [], [], dtype)
     for file in files:
         with _noting(source.problems, file.stem, file.name), file.open("rb") as stream:
             shape = _npy_shape(stream)
-            source.entries.append(Entry(file.stem, shape, partial(np.load, file, mmap_mode="r", allow_pickle=False)))
+            load = partial(np.load, file, mmap_mode="r", allow_pickle=False)
+            source.entries.append(Entry(file.stem, shape, load, notes.get(file.stem, Note)))
     yield source
+
+
+def _exported(folder: Path) -> tuple[str | None, dict[str, Callable[[], Note]]]:
+    """dtype and id -> note of a folder that Longtake exported to; nothing of any other."""
+    try:
+        dtype = json.loads((folder / EXPORT_NOTE).read_bytes())["dtype"]
+        table = pq.read_table(folder / EXPORT_ROWS, columns=["video_id", "pts", "damaged"])
+    except FileNotFoundError:
+        return None, {}
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise BadInput(
+            f"{folder / EXPORT_NOTE} or {EXPORT_ROWS} beside it is damaged ({error}); export again, or remove both to "
+            "import the values without their times"
+        ) from error
+    pts, damaged = table["pts"].combine_chunks(), table["damaged"].to_pylist()
+    return dtype, {
+        video_id: partial(_note_of, pts, n, damaged[n]) for n, video_id in enumerate(table["video_id"].to_pylist())
+    }
+
+
+def _note_of(pts: pa.ListArray, n: int, damaged: bool) -> Note:
+    return Note(np.asarray(pts[n].values) if pts[n].is_valid else None, damaged)
 
 
 @contextmanager
@@ -86,7 +132,7 @@ def _npy(path: Path, ids: Path | None) -> Iterator[Source]:
     with path.open("rb") as stream:
         shape = _npy_shape(stream)
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    names = _read_ids(ids) if ids else []
+    names = read_ids(ids) if ids else []
     if len(shape) < 2 or len(names) != shape[0]:
         raise BadInput(f"{path} has shape {list(shape)} and {ids} has {len(names)} ids; one id for each row is needed")
     entries = [Entry(name, shape[1:], partial(array.__getitem__, n)) for n, name in enumerate(names)]
@@ -108,14 +154,23 @@ def _npz(path: Path, _: Path | None) -> Iterator[Source]:
 def _hdf5(path: Path, _: Path | None) -> Iterator[Source]:
     source = Source("HDF5", [path], [], [])
     with h5py.File(path, "r") as file:
+        ours = EXPORT_ATTRIBUTE in file.attrs
         for name, dataset in _named_datasets(file, source.problems):
             if dataset.dtype.kind not in "fiu":
                 source.problems.append(
                     Problem(name, "not_numbers", f"{dataset.name} holds {dataset.dtype}", path.name, True)
                 )
             else:
-                source.entries.append(Entry(name, dataset.shape, partial(dataset.__getitem__, ())))
+                note = partial(_hdf5_note, dataset) if ours else Note
+                source.entries.append(Entry(name, dataset.shape, partial(dataset.__getitem__, ()), note))
+                if ours:
+                    source = replace(source, dtype=dataset.dtype.name)
         yield source
+
+
+def _hdf5_note(dataset: h5py.Dataset) -> Note:
+    pts = dataset.attrs.get("pts")
+    return Note(None if pts is None else np.asarray(pts, np.float64), bool(dataset.attrs.get("damaged", False)))
 
 
 FORMS: dict[str, Callable[[Path, Path | None], AbstractContextManager[Source]]] = {
@@ -179,7 +234,7 @@ def _npy_shape(stream: IO[bytes]) -> tuple[int, ...]:
     return shape
 
 
-def _read_ids(path: Path) -> list[str]:
+def read_ids(path: Path) -> list[str]:
     """One id a line, or a JSON list of strings."""
     try:
         text = path.read_text("utf-8-sig")

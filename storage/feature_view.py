@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from storage.errors import MissingFeatures, StorageError
 from storage.feature_reading import Segment, SegmentGoneError
-from storage.feature_segments import segment_names
+from storage.feature_segments import Row, segment_names
 from storage.fingerprints import digest_rows
 
 _ATTEMPTS = 20  # each one lost means that a whole compaction was published in between
@@ -41,6 +41,10 @@ class View:
         keys = [key for segment in segments for key in segment.keys]
         self._ids = [ids[n] for n in order.tolist()]
         self._keys = [keys[n] for n in order.tolist()]
+        self._known_newest: dict[str, np.ndarray] = {}
+        """Video id -> piece of the map of its newest row, once it was read."""
+        self._known: dict[str, tuple[str, np.ndarray]] = {}
+        """Video id -> key and piece of the map of the row that was last read by its key."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -65,21 +69,47 @@ class View:
         """B ids -> features (B, T, *tail), mask (B, T) bool, True where a step is real.
 
         T is the longest video's length, or `length`: longer videos are cut to their first T steps, shorter ones are
-        padded with zeros. For ids that `keys` (id -> key) names, the row
-        of that key is read instead of the newest."""
-        rows = [self._find(i, None if keys is None else keys.get(i)) for i in ids]
-        lengths = [self._lengths[n] for n in rows]
-        T = max(lengths, default=0) if length is None else length
-        out = np.empty((len(rows), T, *(self.tail or ())), dtype)
-        segments, owner, number = self.segments, self._owner, self._number
-        for place, n, steps in zip(out, rows, lengths, strict=True):
-            if steps < T:
-                place[steps:] = 0
-                segments[owner[n]].copy(number[n], place[:steps])
+        padded with zeros. T is at least 1: videos without a single step, such as silent ones, are zeros and masked. For
+        ids that `keys` (id -> key) names, the row of that key is read instead of the newest."""
+        # Few lookups a video: each may miss the processor's caches, which a batch of large rows has just swept.
+        if keys is None:
+            newest = self._known_newest
+            arrays = [newest[i] if i in newest else self._load(i) for i in ids]
+        else:
+            known = self._known
+            arrays = [
+                row[1] if (row := known.get(i)) is not None and row[0] == keys.get(i) else self._load(i, keys.get(i))
+                for i in ids
+            ]
+        lengths = [len(array) for array in arrays]
+        T = max([1, *lengths]) if length is None else length
+        out = np.empty((len(arrays), T, *(self.tail or ())), dtype)
+        for place, array in enumerate(arrays):
+            if lengths[place] == T:
+                out[place] = array
             else:
-                segments[owner[n]].copy(number[n], place)
+                out[place, : lengths[place]] = array[:T]
+                out[place, lengths[place] :] = 0
         mask = np.arange(T) < np.asarray(lengths, np.int64)[:, None]
         return out, mask
+
+    def _load(self, video_id: str, video_key: str | None = None) -> np.ndarray:
+        """A row, remembered if it is a piece of the map."""
+        n = self._find(video_id, video_key)
+        segment, number = self.segments[self._owner[n]], self._number[n]
+        mapped = segment.mapped(number)
+        if mapped is None:
+            return segment.read(number)
+        if video_key is None:
+            self._known_newest[video_id] = mapped
+        else:
+            self._known[video_id] = (video_key, mapped)
+        return mapped
+
+    def row(self, video_id: str, video_key: str | None = None) -> Row:
+        """Everything about a video's row, its bytes checked."""
+        n = self._find(video_id, video_key)
+        return self.segments[self._owner[n]].row(self._number[n])
 
     def pts(self, video_id: str, video_key: str | None = None) -> np.ndarray | None:
         """The time of every step in seconds, (L,) float64, or None where none was recorded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,9 @@ PUBLISH_BYTES = 64_000_000
 PUBLISH_SECONDS = 5.0
 _MANY_SMALL = 32
 
+Published = Callable[[Path, Sequence[Path]], None]
+"""Called with a segment that is safely on disk and those whose rows it took over, which are gone."""
+
 
 class SegmentWriter:
     """Adds rows to a store. Any number of writers, in threads or processes, may work on one store, one thread each.
@@ -26,7 +29,8 @@ class SegmentWriter:
     A segment is published when it holds `publish_bytes`, or when a row arrives `publish_seconds` or more after the last
     publication: slow extractors publish every video, fast ones a few large segments. The writer merges its own small
     segments now and then (never other writers': that is `compact`), so a long run of slow videos stays quick to open.
-    Leaving the `with` block in peace publishes the rest; leaving it by an error does not."""
+    Leaving the `with` block in peace publishes the rest; leaving it by an error does not. `published` is told of every
+    segment, such as to copy it elsewhere; should it fail, the rows are on disk all the same."""
 
     def __init__(
         self,
@@ -35,12 +39,14 @@ class SegmentWriter:
         dtype: np.dtype,
         publish_bytes: int = PUBLISH_BYTES,
         publish_seconds: float = PUBLISH_SECONDS,
+        published: Published | None = None,
     ):
         self._store = store
         self._tail = tail
         self._dtype = dtype
         self._publish_bytes = publish_bytes
         self._publish_seconds = publish_seconds
+        self._published = published
         self._rows: list[Row] = []
         self._bytes = 0
         self._small: list[Path] = []
@@ -80,6 +86,8 @@ class SegmentWriter:
             if self._bytes < self._publish_bytes:
                 self._small.append(segment)
             self._rows, self._bytes = [], 0
+            if self._published:
+                self._published(segment, ())
         if len(self._small) >= _MANY_SMALL:
             self._merge_small()
         self._published_at = time.monotonic()
@@ -100,9 +108,12 @@ class SegmentWriter:
         rows = [segment.row(n) for segment in opened if segment is not None for n in range(len(segment.ids))]
         if rows:
             merged = write_segment(self._store, rows, rows[0].array.shape[1:], self._dtype)
-            for path in self._small:
+            sources = self._small
+            for path in sources:
                 retire(path)
             self._small = [merged] if sum(row.array.nbytes for row in rows) < self._publish_bytes else []
+            if self._published:
+                self._published(merged, sources)
 
     def _checked(
         self,

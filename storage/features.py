@@ -25,9 +25,9 @@ from storage.atomic import sync_file, sync_folder
 from storage.errors import Mismatch, MissingFeatures, StorageError, explained
 from storage.feature_reading import Segment, SegmentGoneError
 from storage.feature_segments import segment_names
-from storage.feature_upkeep import Compaction
+from storage.feature_upkeep import Compaction, Progress
 from storage.feature_view import View, open_view
-from storage.feature_writing import PUBLISH_BYTES, PUBLISH_SECONDS, SegmentWriter
+from storage.feature_writing import PUBLISH_BYTES, PUBLISH_SECONDS, Published, SegmentWriter
 from storage.records import Problem
 
 FORMAT = 1
@@ -127,14 +127,25 @@ class FeatureStore:
         """What the store holds now; see View."""
         return open_view(self.path, self.name, self._tail)
 
-    def writer(self, publish_bytes: int = PUBLISH_BYTES, publish_seconds: float = PUBLISH_SECONDS) -> SegmentWriter:
+    def writer(
+        self,
+        publish_bytes: int = PUBLISH_BYTES,
+        publish_seconds: float = PUBLISH_SECONDS,
+        published: Published | None = None,
+    ) -> SegmentWriter:
         """A writer to use in a `with` block; see SegmentWriter."""
         with explained(self.path):
-            return SegmentWriter(self.path, self.tail, self.dtype, publish_bytes, publish_seconds)
+            return SegmentWriter(self.path, self.tail, self.dtype, publish_bytes, publish_seconds, published)
 
-    def verify(self) -> list[Problem]:
+    def verify(self, progress: Progress | None = None) -> list[Problem]:
         """Everything wrong with the store; reads every byte."""
-        return feature_upkeep.verify(self.path)
+        return feature_upkeep.verify(self.path, progress)
+
+    def drop_bad(self) -> int:
+        """Take every row out that `verify` finds bad, so that the next run makes it again -> how many rows or segments."""
+        with explained(self.path):
+            unreadable = feature_upkeep.retire_unreadable(self.path)
+            return unreadable + feature_upkeep.compact(self.view(), self.dtype, None, check=True).bad
 
     def compact(self, keep: Mapping[str, str] | None = None) -> Compaction:
         """Merge small segments and drop dead rows; with `keep` (id -> key) also every row it does not name.

@@ -1,14 +1,13 @@
 """Videos and pictures: what a file holds (`probe`) and its frames, exactly those asked for (`decode`, `read_samples`).
 
-One sequential pass serves all the samplings of a video. Frames are counted by demuxing; where packets are not plainly
-frames (no time stamps, or double ones) by decoding. If a pass finds other frames than the count promised, the video is
-planned again on what is really there and marked as damaged."""
+One pass serves all the samplings of a video; frames that nobody wants are jumped over where that is proved exact. Frames
+are counted by demuxing; where packets are not plainly frames (no time stamps, or double ones) by decoding. If a pass finds
+other frames than the count promised, the video is planned again on what is really there and marked as damaged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,10 +17,11 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 from PIL import Image
 
-from storage.containers import open_media, picture_format, read_header, video_stream
+from storage.containers import MIN_SIDE, open_media, picture_format, read_header, video_stream
 from storage.errors import BadMedia
+from storage.jumps import EXACT, JUMP_FRAMES, JumpReader
 from storage.readers import DecordFailed, DecordReader, Picture, PictureReader, PyavReader, Reader, seconds
-from storage.sampling import Indices, Sampling, Seconds, choose_frames
+from storage.sampling import Indices, Seconds
 
 SAME_MOMENT = 1e-3
 """Seconds by which the time of a decoded frame may differ from its packet's and still be the same frame."""
@@ -29,12 +29,14 @@ SAME_MOMENT = 1e-3
 # Where decord, read in order, gave exactly the right frames; everything else is PyAV's.
 DECORD_CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 DECORD_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
+JUMP_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9", "mjpeg", "prores", "dnxhd"}
+"""Codecs whose clean starts can be told from their bytes."""
 DECORD_BYTES = 256 * 2**20
 """decord decodes ahead without bound: it may only have videos whose frames, all together, fit in this much memory."""
 TIMED_CONTAINERS = {*DECORD_CONTAINERS, "asf", "flv"}
 """Containers whose header says how long they are; elsewhere the duration is a guess of the demuxer's."""
 DECORD_SHARE = 0.75
-"""decord has to read to the end of a video, so it is used where the wanted frames reach at least this far."""
+"""decord makes pixels of every frame up to the last, so it is used where at least this share of them is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,14 @@ def probe(path: Path) -> Probe:
         has_audio = bool(container.streams.audio)
         simple = stream.codec_context.pix_fmt in ("yuv420p", "yuvj420p") and len(container.streams.video) == 1
         packets = _demux(container, stream, path)
+        simple &= stream.frames in (0, packets.count)  # decord takes the memory that a header asks for
     reader = PyavReader(path)
     start, (height, width, _) = _first_frame(reader, path)
     # Frames before the first that decodes lean on pictures that were cut away; no player shows them.
     moments = packets.moments[packets.moments >= start - SAME_MOMENT]
     whole = packets.plain and len(moments) == packets.count and not packets.damaged
     if not packets.plain or not len(moments):
-        moments = _timeline(path)
+        moments = timeline(path)
     steps = np.diff(moments)
     if len(steps) and moments[-1] > moments[0]:
         rate = len(steps) / float(moments[-1] - moments[0])
@@ -140,48 +143,29 @@ def decode(path: Path, wanted: Indices, probe: Probe, size: tuple[int, int] | No
     """The frames numbered `wanted` (sorted, each once) in one pass; `size` (width, height) scales them as they come."""
     if not len(wanted) or wanted[0] < 0 or np.any(np.diff(wanted) <= 0):
         raise ValueError("wanted must be frame numbers from 0 on, sorted, each once, at least one")
+    reader, to_the_end = open_reader(path, wanted, probe)
+    try:
+        return _collect(reader, wanted, probe, size, to_the_end)
+    except DecordFailed:  # PyAV reads it again from the start and finds out by itself what is damaged
+        return _collect(PyavReader(path), wanted, probe, size)
+
+
+def open_reader(path: Path, wanted: Indices, probe: Probe) -> tuple[Reader, bool]:
+    """The reader to trust with the frames numbered `wanted` (sorted), and whether it must be read to the end."""
+    moments = probe.start + probe.pts
     if probe.reader == "picture":
-        return _collect(PictureReader(path, probe.container.upper()), wanted, probe, size)
-    if probe.reader == "decord" and wanted[-1] >= DECORD_SHARE * (probe.frames - 1):
-        try:
-            return _collect(DecordReader(path, probe.start + probe.pts), wanted, probe, size, to_the_end=True)
-        except DecordFailed:
-            pass  # PyAV reads it again from the start and finds out by itself what is damaged
-    return _collect(PyavReader(path), wanted, probe, size)
+        return PictureReader(path, probe.container.upper()), False
+    if _may_jump(probe) and np.diff(wanted, prepend=0).max() >= JUMP_FRAMES:
+        return JumpReader(path, moments, wanted), False
+    if probe.reader == "decord" and len(wanted) >= DECORD_SHARE * probe.frames:
+        return DecordReader(path, moments), True
+    return PyavReader(path), False
 
 
-def read_samples(
-    path: Path,
-    samplings: Mapping[str, Sampling],
-    segment: tuple[float, float] | None,
-    probe: Probe,
-    size: tuple[int, int] | None = None,
-) -> dict[str, Sampled]:
-    """The frames of several samplings, decoded once. A video that holds other frames than its probe counted is planned
-    again on the real ones and marked as damaged."""
-    plans = {name: choose_frames(sampling, probe.pts, segment) for name, sampling in samplings.items()}
-    wanted = _union(plans.values())
-    frames = decode(path, wanted, probe, size)
-    if not _as_planned(frames, wanted, probe):
-        moments = _timeline(path)
-        probe = replace(
-            probe, frames=len(moments), pts=moments - moments[0], start=float(moments[0]), damaged=True, reader="pyav"
-        )
-        plans = {name: choose_frames(sampling, probe.pts, segment) for name, sampling in samplings.items()}
-        wanted = _union(plans.values())
-        frames = decode(path, wanted, probe, size)
-        if not _as_planned(frames, wanted, probe):
-            raise BadMedia("undecodable", f"{path} decodes differently each time; convert it or copy it again")
-    damaged = probe.damaged or frames.damaged
-    return {
-        name: Sampled(
-            images=frames.images[np.searchsorted(wanted, indices)],
-            pts=probe.pts[indices[:, indices.shape[1] // 2]],
-            indices=indices,
-            damaged=damaged,
-        )
-        for name, indices in plans.items()
-    }
+def _may_jump(probe: Probe) -> bool:
+    """Whether the container keeps the place and time of its frames, and no two times are alike."""
+    apart = len(probe.pts) > 1 and float(np.diff(probe.pts).min()) > 4 * EXACT
+    return probe.container in DECORD_CONTAINERS and probe.codec in JUMP_CODECS and apart and not probe.damaged
 
 
 def _probe_picture(path: Path, kind: str) -> Probe:
@@ -208,7 +192,8 @@ def _demux(container: InputContainer, stream: VideoStream, path: Path) -> _Packe
     """Read every packet without decoding any."""
     # An MP4 index lists the frames within the edit list; the header's count also has those that were cut off.
     promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
-    end_promised = ((container.start_time or 0) + (container.duration or 0)) / av.time_base
+    # Matroska counts its duration from zero, MP4 from the start: the earlier end is the one that was surely promised.
+    end_promised = (min(container.start_time or 0, 0) + (container.duration or 0)) / av.time_base
     stamps: list[int | None] = []
     packets, end, damaged = 0, 0.0, False
     try:
@@ -226,8 +211,10 @@ def _demux(container: InputContainer, stream: VideoStream, path: Path) -> _Packe
     except av.error.FFmpegError:
         damaged = True
     if not stamps:
-        if promised:
-            raise BadMedia("truncated", f"{path} announces {promised} frames and holds none; copy or download it again")
+        if max(promised, stream.frames):
+            claim = f"announces {max(promised, stream.frames):,} frames and shows none"
+            why = "they were cut off, lie in another file or are hidden by its edit list"
+            raise BadMedia("truncated", f"{path} {claim}: {why}; copy or export it again")
         raise BadMedia("no_frames", f"{path} has a video stream without a single frame; remove or replace it")
     damaged |= packets < promised or (container.format.name in TIMED_CONTAINERS and end_promised - end > 1.0)
     known = sorted(stamp for stamp in stamps if stamp is not None)
@@ -244,11 +231,13 @@ def _first_frame(reader: Reader, path: Path) -> tuple[float, tuple[int, int, int
     with closing(reader.frames()) as frames:
         for time, render in frames:
             height, width, channels = render().shape
+            if min(height, width) < MIN_SIDE:
+                raise BadMedia("too_small", f"{path} has frames of {width}x{height} pixels: nothing to see; remove it")
             return time, (height, width, channels)
     raise BadMedia("undecodable", f"{path} has packets, but no frame of it can be decoded; convert or replace it")
 
 
-def _timeline(path: Path) -> Seconds:
+def timeline(path: Path) -> Seconds:
     """When each frame is shown, found by decoding them all."""
     with closing(PyavReader(path).frames()) as frames:
         moments = np.array([time for time, _ in frames], dtype=np.float64)
@@ -284,11 +273,3 @@ def scale_picture(picture: Picture, size: tuple[int, int]) -> Picture:
     if picture.shape[1::-1] == size:
         return picture
     return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BILINEAR))
-
-
-def _union(plans: Iterable[Indices]) -> Indices:
-    return np.unique(np.concatenate([indices.ravel() for indices in plans]))
-
-
-def _as_planned(frames: Frames, wanted: Indices, probe: Probe) -> bool:
-    return len(frames.pts) == len(wanted) and bool(np.all(np.abs(frames.pts - probe.pts[wanted]) <= SAME_MOMENT))

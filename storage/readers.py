@@ -1,25 +1,32 @@
-"""The readers: PyAV, decord and still pictures behind one small protocol. Each makes one pass from the first frame on.
+"""The readers: PyAV, decord and still pictures behind one small protocol. Each makes one pass over the video.
 
 Measured on clips whose frames carry their number: PyAV read in order is right for every codec and container tried.
 decord is right only when every frame is taken with `next()`: by index, and also by `skip_frames`, it is silently wrong
 for open-GOP h264 and others; with leading frames that are not shown it pads the end with copies. So it reads plain
-files only (`storage.media` decides) and from end to end."""
+files only (`storage.media` decides) and from end to end. `storage.jumps` has a reader that leaves frames out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Protocol
 
 import av
 import numpy as np
 from av.sidedata.sidedata import SideData
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from storage.containers import MAX_PIXELS, open_media, video_stream
+from storage.containers import MAX_PIXELS, open_media, read_header, video_stream
 from storage.errors import BadMedia
+
+INVENTIVE = {"mpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2", "wmv3", "vc1", "flv1", "h263", "h263p"}
+"""Codecs whose decoders, when the film begins in the middle, draw on a grey picture until the first whole one."""
+REORDERED = {"h264", "hevc"}
+"""Codecs whose frames AVI stamps in the order of storage: the n-th frame is shown at the n-th of these times."""
 
 Picture = NDArray[np.uint8]
 Shown = tuple[float, Callable[[], Picture]]
@@ -37,41 +44,50 @@ class Reader(Protocol):
 
 
 class PyavReader:
-    """FFmpeg's libraries through PyAV. A packet that cannot be decoded is left out and noted as damage. `rotation` is
-    the turn of the last frame read, None if it has no display matrix."""
+    """FFmpeg's libraries through PyAV. A packet that cannot be decoded is left out and noted as damage, unless it comes
+    before the first frame: there it leans on what was cut away, and no player shows it. `rotation` is the turn of the
+    last frame rendered, None if it has no display matrix."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damaged = False
         self.rotation: int | None = None
+        self._to_rgb = VideoReformatter()  # kept: to set it up costs more than to convert a small frame
 
     def frames(self) -> Generator[Shown, None, None]:
         with open_media(self.path) as container:
             stream = video_stream(container, self.path)
             length = float(1 / stream.average_rate) if stream.average_rate else 0.0
+            base = stream.time_base
+            packets, stamps = container.demux(stream), list[int]()
+            if container.format.name == "avi" and stream.codec_context.codec.canonical_name in REORDERED:
+                packets = _noting(packets, stamps)
             last = float("-inf")
-            for frame in self._decoded(container, stream):
+            for frame in self.decoded(packets, stream):
                 self.damaged |= frame.is_corrupt
-                self.rotation = frame.rotation if frame.side_data.get("DISPLAYMATRIX") else None
-                if frame.pts is not None:
-                    last = max(last, seconds(frame.pts, stream.time_base))  # damaged streams can step back in time
+                stamp = heappop(stamps) if stamps else frame.pts
+                if stamp is not None:
+                    last = max(last, seconds(stamp, base))  # damaged streams can step back in time
                 else:
                     last = last + length if last > float("-inf") else 0.0
-                yield last, partial(self._render, frame)
+                yield last, partial(self.render, frame)
 
-    def _render(self, frame: av.VideoFrame) -> Picture:
+    def render(self, frame: av.VideoFrame) -> Picture:
+        """A decoded frame as (H, W, 3) RGB, upright."""
         try:
-            return upright(frame)
+            rgb: Picture = np.asarray(self._to_rgb.reformat(frame, format="rgb24", threads=1).to_ndarray(), np.uint8)
+            matrix = frame.side_data.get("DISPLAYMATRIX")
+            self.rotation = frame.rotation if matrix else None
+            return upright(rgb, matrix) if isinstance(matrix, SideData) else rgb
         except (av.error.FFmpegError, ValueError) as error:
             raise BadMedia(
                 "undecodable", f"{self.path} has frames that cannot become RGB: {error}; convert it"
             ) from error
 
-    def _decoded(
-        self, container: av.container.InputContainer, stream: av.VideoStream
-    ) -> Generator[av.VideoFrame, None, None]:
-        packets = container.demux(stream)
-        ended = False
+    def decoded(self, packets: Iterator[av.Packet], stream: av.VideoStream) -> Generator[av.VideoFrame, None, None]:
+        """What the packets hold, in the order of display."""
+        began = stream.codec_context.codec.canonical_name not in INVENTIVE
+        ended, shown = False, 0
         while not ended:
             frames: list[av.VideoFrame] = []
             try:
@@ -81,10 +97,25 @@ class PyavReader:
             except av.error.EOFError:
                 ended = True
             except av.error.InvalidDataError:
-                self.damaged = True
+                self.damaged |= shown > 0
             except av.error.FFmpegError as error:
-                raise BadMedia("undecodable", f"{self.path} stops decoding: {error}; convert it") from error
-            yield from frames
+                words = f"its frames are damaged, lack their settings or have over {MAX_PIXELS:,} pixels"
+                raise BadMedia(
+                    "undecodable", f"{self.path} opens, but {words} ({error.strerror}); convert it"
+                ) from error
+            for frame in frames:
+                began |= bool(frame.key_frame)
+                if began:
+                    shown += 1
+                    yield frame
+
+
+def _noting(packets: Iterator[av.Packet], stamps: list[int]) -> Iterator[av.Packet]:
+    """The packets, their time stamps kept in a heap."""
+    for packet in packets:
+        if packet.size and packet.pts is not None:
+            heappush(stamps, packet.pts)
+        yield packet
 
 
 class DecordReader:
@@ -99,6 +130,7 @@ class DecordReader:
     def frames(self) -> Generator[Shown, None, None]:
         import decord  # loaded on first use: it brings its own FFmpeg, and must never be loaded before a fork
 
+        read_header(self.path)  # decord would follow a playlist that has taken the file's place
         decord.logging.set_level(decord.logging.QUIET)
         try:
             # The smallest fault_tol: a copy put in the place of a frame that did not decode is an error, not a frame.
@@ -135,7 +167,8 @@ class PictureReader:
                     )
                 pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
         except Image.DecompressionBombError as error:
-            raise BadMedia("too_large", f"{self.path} is too large: {error}; scale it down first") from error
+            words = f"announces far more than the {MAX_PIXELS:,} pixels that are read"
+            raise BadMedia("too_large", f"{self.path} {words}; scale it down first") from error
         except UnidentifiedImageError as error:
             raise BadMedia("not_media", f"{self.path} begins as {self.format} but is none; replace it") from error
         except (OSError, ValueError, SyntaxError) as error:  # Pillow's words for broken data
@@ -150,12 +183,8 @@ def seconds(pts: int, time_base: object) -> float:
     return pts * time_base.numerator / time_base.denominator  # type: ignore[attr-defined]
 
 
-def upright(frame: av.VideoFrame) -> Picture:
-    """A decoded frame as (H, W, 3) RGB, turned and mirrored as its display matrix asks."""
-    pixels: Picture = np.asarray(frame.to_ndarray(format="rgb24"), dtype=np.uint8)
-    matrix = frame.side_data.get("DISPLAYMATRIX")
-    if not isinstance(matrix, SideData):
-        return pixels
+def upright(pixels: Picture, matrix: SideData) -> Picture:
+    """(H, W, 3) -> the same turned and mirrored as a display matrix asks."""
     # The matrix sends (x, y) to (a x + c y, b x + d y); only quarter turns and mirrors make sense for pixels.
     a, b, _, c, d = np.frombuffer(bytes(matrix), dtype=np.int32)[:5]
     if abs(int(b)) > abs(int(a)):

@@ -1,9 +1,12 @@
-"""The tokenised captions of a data set: what training reads and evaluation compares with."""
+"""The tokenised captions of a data set: what training reads and evaluation compares with.
+
+Beside them, for every split, its captions as rewards and caption weights compare them: whole, as token ids, EOS counted as the
+last word. Training cuts long captions; scores never do."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +17,13 @@ import pyarrow.parquet as pq
 
 from storage.atomic import write_json, write_parquet
 from storage.errors import BadInput, StorageError
+from storage.fingerprints import digest_rows
 from storage.ptb import ptb_tokenize
+from storage.records import SPLITS
+from storage.text_tables import Origin, write_reference_table
 from storage.vocabulary import TextOptions, Vocabulary, content_words
+
+EOS_COUNTS = True  # an unfinished caption must not score like a finished one; samples and references alike
 
 _SCHEMA = pa.schema(
     [
@@ -47,6 +55,13 @@ class References:
         except (OSError, pa.ArrowException) as error:
             raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
 
+    def origin(self, split: str) -> Origin:
+        """What tables of this split must have been made of to be used with these captions and this vocabulary."""
+        found = (self.table.schema.metadata or {}).get(split.encode())
+        if found is None:
+            raise StorageError(f"{self.folder} does not know its '{split}' captions; run with '--force prepare_text'")
+        return Origin(self.vocabulary.key, found.decode(), EOS_COUNTS)
+
     @cached_property
     def tag_words(self) -> list[str]:
         """The content words of the training captions, most frequent first."""
@@ -57,12 +72,16 @@ class References:
             raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
 
     def sentences(self, split: str) -> dict[str, list[str]]:
-        """video id -> its captions as space-separated tokens. A caption without a word ("?!") takes no part."""
+        """video id -> its captions as space-separated tokens. A caption without a word ("...") takes no part."""
         return {id: [" ".join(tokens) for tokens in rows] for id, rows in self._grouped(split, "tokens").items()}
 
     def numbers(self, split: str) -> dict[str, list[list[int]]]:
         """video id -> its captions as BOS w1 .. wn EOS. A caption without a word takes no part."""
         return self._grouped(split, "numbers")
+
+    def ns(self, split: str) -> dict[str, list[int]]:
+        """video id -> the n of its captions, in the order of `numbers`: with the video id the caption's id."""
+        return self._grouped(split, "n")
 
     def texts(self, split: str) -> dict[str, list[str]]:
         """video id -> its captions as written."""
@@ -80,7 +99,7 @@ class References:
 def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], options: TextOptions) -> Vocabulary:
     """Tokenise (video id, n, split, text) rows and write the tables. Words come from the training split only."""
     ids, ns, splits, texts = (list(column) for column in zip(*rows, strict=True)) if (rows := list(rows)) else ([],) * 4
-    tokens = [ptb_tokenize(text) for text in texts]
+    tokens = tokenise(texts)
     training = [t for t, split in zip(tokens, splits, strict=True) if split == "train"]
     if not any(training):
         raise BadInput("the training split has no captions; a data set needs videos with captions in 'train'")
@@ -89,5 +108,26 @@ def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], op
     vocabulary.save(folder / "vocabulary.json")
     tags = content_words(training, options.min_count)
     write_json(folder / "tag_words.json", {"words": tags})
-    write_parquet(folder / "captions.parquet", pa.table([ids, ns, splits, texts, tokens, numbers], schema=_SCHEMA))
+    keys = {}
+    for split in SPLITS:
+        said = [row for row, words in enumerate(tokens) if words and splits[row] == split]
+        columns = [ids[row] for row in said], [ns[row] for row in said]
+        keys[split] = split_key(*columns, [tokens[row] for row in said])
+        sentences = [vocabulary.encode(tokens[row], len(tokens[row]))[1 : None if EOS_COUNTS else -1] for row in said]
+        origin = Origin(vocabulary.key, keys[split], EOS_COUNTS)
+        write_reference_table(folder / f"references-{split}.parquet", *columns, sentences, origin)
+    table = pa.table([ids, ns, splits, texts, tokens, numbers], schema=_SCHEMA.with_metadata(keys))
+    write_parquet(folder / "captions.parquet", table)
     return vocabulary
+
+
+def tokenise(texts: Iterable[str]) -> list[list[str]]:
+    """The words of each caption. Equal words are one object: a large data set has millions of them."""
+    known: dict[str, str] = {}
+    return [[known.setdefault(word, word) for word in ptb_tokenize(text)] for text in texts]
+
+
+def split_key(video_ids: Sequence[str], ns: Sequence[int], tokens: Sequence[Sequence[str]]) -> str:
+    """The hash of a split's captions, whatever order they come in; captions without words take no part."""
+    rows = sorted((id, n, " ".join(words)) for id, n, words in zip(video_ids, ns, tokens, strict=True) if words)
+    return digest_rows((id, str(n), words) for id, n, words in rows)

@@ -29,11 +29,15 @@ def read_captions(folder: Path) -> list[CaptionRow]:
 
 
 def read_scores(folder: Path) -> dict[str, Any]:
+    """scores.json of an evaluation. A score that is null there, because it was not computed, is left out of "corpus";
+    "not_computed" has the reason."""
     path = folder / "scores.json"
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        scores = json.loads(path.read_bytes())
+        known = {name: value for name, value in scores["corpus"].items() if value is not None}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"cannot read {path}: {error}; run with '--force evaluate'") from error
+    return scores | {"corpus": known}
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

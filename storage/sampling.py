@@ -27,11 +27,13 @@ class Uniform(Options):
 
 
 class EveryNth(Options):
-    """Every n-th frame, from the first."""
+    """Every n-th frame, from the first or a little later."""
 
     kind: Literal["every"] = "every"
     stride: int = Field(5, ge=1)
     """Distance in frames."""
+    offset: int = Field(0, ge=0)
+    """Frames before the first one taken; a shorter video gives its last."""
     limit: int | None = Field(None, ge=1)
     """The most frames to keep; a longer video is thinned evenly, so that its end is still seen."""
 
@@ -90,7 +92,7 @@ def choose_frames(sampling: Sampling, pts: Seconds, segment: tuple[float, float]
         case Uniform():
             chosen = _spread(count, sampling.frames)[:, None]
         case EveryNth():
-            chosen = np.arange(0, count, sampling.stride, dtype=np.int64)
+            chosen = np.arange(min(sampling.offset, count - 1), count, sampling.stride, dtype=np.int64)
             if sampling.limit is not None:
                 chosen = chosen[_spread(len(chosen), sampling.limit)]
             chosen = chosen[:, None]

@@ -18,7 +18,7 @@ from storage.workspace import Done, Workspace
 from tasks.progress import Meter, meter
 from tasks.stage import Foresight, Made, Work, stage
 
-PROBE_VERSION = 1  # bump when probing finds other facts
+PROBE_VERSION = 2  # bump when probing finds other facts; 2: cuts, late starts and B-frames in AVI
 FACTS = tuple(field.name for field in fields(Probe) if field.name != "pts")
 _NOTE_EVERY = 64  # probes written to the ledger at once: what a kill can cost
 
@@ -54,7 +54,7 @@ def _bad_probes(work: Work) -> list[str]:
     return [key for key, probed in known.items() if probed.facts is None]
 
 
-@stage(version=1, foresee=_foresee, changes=_changes, again=_again)
+@stage(version=2, foresee=_foresee, changes=_changes, again=_again)  # 2: probing finds other facts
 def catalogue(work: Work, options: DatasetOptions) -> Made:
     inventory: Inventory = work.memo
     if work.runtime.retry_quarantined:

@@ -5,34 +5,32 @@ killed and resumed extraction gives the same bits as an undisturbed one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.atomic import write_json, write_parquet
 from storage.catalogue import Catalogue, problem_table
-from storage.errors import BadMedia, MissingFeatures
+from storage.errors import MissingFeatures
 from storage.feature_view import View
-from storage.feature_writing import SegmentWriter
 from storage.features import FeatureStore
 from storage.fingerprints import digest
-from storage.media import Sampled
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem
 from storage.sampling import Sampling
 from storage.workspace import Done, Workspace
 from tasks.catalogue import nameless
-from tasks.extractors import Extractor, FeatureOptions, Source, find_source, open_extractor
-from tasks.frames import read_frames
-from tasks.progress import meter
+from tasks.extraction import Video
+from tasks.extractors import FeatureOptions, Source, find_source
+from tasks.frames import probes_of
+from tasks.progress import meters
 from tasks.sample_frames import read_plan
+from tasks.shards import Owed, Shard, mirror_of, run_shards
 from tasks.stage import Foresight, Made, Work, stage
 
 _MANY_SEGMENTS = 32  # of small updates; merged, so that opening a store stays quick
@@ -74,6 +72,8 @@ def _foresee(
 
 def _changes(workspace: Workspace, before: Done, sources: dict[str, Source]) -> str:
     old = before.ingredients["extra"]
+    if absent := [source.name for source in sources.values() if source.missing_weights]:
+        return f"the weights of {', '.join(absent)} are not here yet; they are fetched first"
     changed = [name for name, source in sources.items() if old.get(name) != source.key]
     return f"{', '.join(changed)} is made in another way" if changed else "fewer features are wanted"
 
@@ -105,20 +105,8 @@ def read_rows(folder: Path) -> dict[str, dict[str, str]]:
     return wanted
 
 
-@dataclass(frozen=True)
-class _Running:
-    """One extractor at work."""
-
-    source: Source
-    store: FeatureStore
-    sampling: str
-    extractor: Extractor
-    writer: SegmentWriter
-    todo: dict[str, str]
-    """video id -> record key of the rows it still owes"""
-
-
-@stage(version=1, foresee=_foresee, intact=_intact, changes=_changes, again=_again)
+# 2: batches of one size, filled across videos; any backbone
+@stage(version=2, foresee=_foresee, intact=_intact, changes=_changes, again=_again)
 def extract_features(
     work: Work,
     options: ExtractOptions,
@@ -129,74 +117,93 @@ def extract_features(
     catalogue = Catalogue(work.path(videos), work.data)
     sources: dict[str, Source] = work.memo
     planned = {name: read_plan(work.path(ref)) for name, ref in plans.items()}
-    with ExitStack() as stack:
-        started = [
-            _start(work, stack, options, catalogue, source, planned[f"frames_{source.sampling}"], tagger)
-            for source in sources.values()
-            if source.sampling is not None
-        ]
-        running = [r for r in started if r is not None]
-        _extract(work, options, catalogue, running)
-    for r in running:
-        if len(r.store.view().segments) > _MANY_SEGMENTS:
-            r.store.compact()
+    owed = {
+        name: _owed(work, options, catalogue, source, planned.get(f"frames_{source.sampling}"))
+        for name, source in sources.items()
+        if source.extracted
+    }
+    _extract(work, options, catalogue, {name: rows for name, rows in owed.items() if rows}, tagger)
+    for name in owed:
+        store = FeatureStore.open(work.workspace.features / sources[name].store)
+        mirror = mirror_of(store, work.runtime)
+        if len(store.view().segments) > _MANY_SEGMENTS:
+            (mirror or store).compact()
+        if mirror:
+            mirror.push()
     rows, problems = _settle(work, catalogue, sources)
     write_parquet(work.folder / "rows.parquet", rows)
     write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
     write_json(work.folder / "features.json", {name: _about(work, source) for name, source in sources.items()})
-    figures = {r.source.name: len(r.todo) for r in running}
+    figures = {name: len(rows) for name, rows in owed.items() if rows}
     return Made(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": figures})
 
 
-def _start(
-    work: Work,
-    stack: ExitStack,
-    options: ExtractOptions,
-    catalogue: Catalogue,
-    source: Source,
-    planned: set[str],
-    tagger: ArtifactRef | None,
-) -> _Running | None:
-    """Open a feature's store, find out which rows it owes, and load its net only if there are any."""
-    sampling = options.sampling[source.sampling or ""].model_dump(mode="json")
+def _owed(
+    work: Work, options: ExtractOptions, catalogue: Catalogue, source: Source, planned: set[str] | None
+) -> dict[str, str]:
+    """Make sure that a feature's store is there; video id -> record key of the rows that it still owes."""
+    sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "sampling": sampling}
-    store = FeatureStore.create(work.workspace.features / source.store, provenance=provenance | versions())
+    more = {"weights": source.weights, "options": options.features[source.name].model_dump(mode="json")}
+    path = work.workspace.features / source.store
+    store = FeatureStore.create(path, provenance=provenance | more | versions())
+    if mirror := mirror_of(store, work.runtime):
+        mirror.pull()
     if work.runtime.retry_quarantined:
         work.ledger.forget_failures(source.key)
-    wanted = {id: key for id, key in catalogue.usable_keys.items() if id in planned}
+    wanted = {id: key for id, key in catalogue.usable_keys.items() if planned is None or id in planned}
     failed = work.ledger.failures(source.key)
     fresh = store.view().fresh(wanted)
-    todo = {id: key for id, key in wanted.items() if id not in fresh and key not in failed}
-    if not todo:
-        return None
-    folder = work.path(tagger) if tagger else None
-    extractor = open_extractor(options.features[source.name], folder, work.runtime.torch_device())
-    return _Running(source, store, source.sampling or "", extractor, stack.enter_context(store.writer()), todo)
+    return {id: key for id, key in wanted.items() if id not in fresh and key not in failed}
 
 
-def _extract(work: Work, options: ExtractOptions, catalogue: Catalogue, running: list[_Running]) -> None:
-    """Decode every video that some extractor owes a row for, once, and give each its frames."""
-    owed = {id: [r for r in running if id in r.todo] for id in catalogue.usable_keys}
-    wanted = {id: {r.sampling: options.sampling[r.sampling] for r in owing} for id, owing in owed.items() if owing}
-    if not wanted:
+def _extract(
+    work: Work,
+    options: ExtractOptions,
+    catalogue: Catalogue,
+    owed: dict[str, dict[str, str]],
+    tagger: ArtifactRef | None,
+) -> None:
+    """Everything that is owed, shard by shard; failures are noted as they come, so that they are not tried again."""
+    if not owed:
         return
-    sizes = {r.extractor.size for r in running}
-    size = sizes.pop() if len(sizes) == 1 else None
-    with meter("extracting features", len(wanted), "videos") as shown:
-        for id, answer in read_frames(work, catalogue, wanted, size):
-            for r in owed[id]:
-                if isinstance(answer, BadMedia):
-                    reason = nameless(answer.reason, catalogue.path_of(id))
-                    work.ledger.note_failure(r.todo[id], r.source.key, answer.kind, reason)
-                else:
-                    _write_row(r, id, answer[r.sampling])
-            shown.advance()
+    sources: dict[str, Source] = work.memo
+    ids = [id for id in catalogue.usable_keys if any(id in rows for rows in owed.values())]
 
+    def shards() -> Iterator[Shard]:
+        block: list[Video] = []
+        for id, probe in probes_of(work, catalogue, ids):
+            block.append(Video(id, catalogue.path_of(id), catalogue.records[id].segment, probe))
+            if len(block) == work.runtime.shard:
+                yield shard_of(block)
+                block = []
+        if block:
+            yield shard_of(block)
 
-def _write_row(running: _Running, id: str, sampled: Sampled) -> None:
-    # One video is one batch: a row must not depend on which videos happen to be extracted beside it.
-    rows = running.extractor(sampled.images)
-    running.writer.add(id, running.todo[id], rows.astype(np.float16), sampled.pts, sampled.damaged)
+    def shard_of(block: list[Video]) -> Shard:
+        here = {video.id for video in block}
+        features = tuple(
+            Owed(
+                name,
+                options.features[name].model_dump(mode="json"),
+                str(work.workspace.features / sources[name].store),
+                sources[name].weights,
+                options.sampling[sampling].model_dump(mode="json") if (sampling := sources[name].sampling) else None,
+                {id: key for id, key in rows.items() if id in here},
+            )
+            for name, rows in owed.items()
+        )
+        folder = str(work.path(tagger) / "tagger.safetensors") if tagger else None
+        return Shard(tuple(block), features, folder, work.runtime)
+
+    totals = {f"extracting {name}": len(rows) for name, rows in owed.items()}
+    with meters(totals, "videos") as shown:
+        for outcome in run_shards(shards(), work.runtime):
+            shown[f"extracting {outcome.feature}"].advance()
+            if outcome.bad is not None:
+                reason = nameless(outcome.bad.reason, catalogue.path_of(outcome.id))
+                key = owed[outcome.feature][outcome.id]
+                work.ledger.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
 
 
 def _settle(work: Work, catalogue: Catalogue, sources: dict[str, Source]) -> tuple[pa.Table, list[Problem]]:
@@ -205,12 +212,12 @@ def _settle(work: Work, catalogue: Catalogue, sources: dict[str, Source]) -> tup
     problems: dict[str, Problem] = {}
     for name, source in sources.items():
         view = FeatureStore.open(work.workspace.features / source.store).view()
-        keys = catalogue.usable_keys if source.sampling else newest_keys(view, catalogue.records)
+        keys = catalogue.usable_keys if source.extracted else newest_keys(view, catalogue.records)
         for id in sorted(view.fresh(keys)):
             columns["feature"].append(name)
             columns["id"].append(id)
             columns["key"].append(keys[id])
-        failed = work.ledger.failures(source.key) if source.sampling else {}
+        failed = work.ledger.failures(source.key) if source.extracted else {}
         for id, key in catalogue.usable_keys.items():
             if key in failed:
                 kind, reason = failed[key]
@@ -232,7 +239,7 @@ def _about(work: Work, source: Source) -> dict[str, Any]:
         raise MissingFeatures(
             f"no video gave any '{source.name}' features; 'longtake status' lists why each one is in the quarantine"
         )
-    return {**asdict(source), "size": tail[-1]}
+    return {**asdict(source), "size": tail[-1], "shape": list(tail)}
 
 
 def versions() -> dict[str, str]:

@@ -1,54 +1,84 @@
-"""The kinds of features a recipe can name, and how each becomes something that turns frames into rows.
+"""The kinds of features a recipe can name, and where each comes from: its key and its store, known without loading a net.
 
 tagger     the small net that learnt "video to words" on the training split (no download)
-image      any timm model, one row a frame
+backbone   a published net by the name that people know it by: 2D, 3D, regions or sound
 imported   features that the user brought with 'longtake features import'
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from storage.checkpoints import Checkpoint
-from storage.errors import BadInput, MissingFeatures
+from models.backbones.zoo import canonical
+from storage.errors import BadInput
 from storage.features import FeatureStore
 from storage.fingerprints import digest, digest_file
-from storage.media import scale_picture
 from storage.options import Options
 from storage.records import ArtifactRef
+from storage.weights import WeightsFolder
 from storage.workspace import Workspace
 
 IMPORTED = "imported"  # the folder of the feature stores that users brought
+LISTENERS = ("vggish",)
+"""nets that hear the sound instead of seeing frames"""
 
 
 class TaggerFeature(Options):
-    """Rows of the word tagger's net, trained on this data set's training split."""
+    """What the word tagger's net, trained on this data set's training split, sees and says."""
 
     kind: Literal["tagger"] = "tagger"
+    output: Literal["rows", "words", "grid"] = "rows"
+    """rows: a feature a position; words: how likely each word is for the whole video (GL-RG's W), one row; grid: a feature
+    for each of 4 x 4 cells of a position"""
+    over_time: Literal["keep", "mean"] = "keep"
+    """mean: one row for the whole video; a grid's cells then become its steps"""
     weights: str = "trained"
     """trained: by this recipe's tagger section; or the path of a tagger.safetensors, kept whatever the training split does"""
     sampling: str = "frames"
     """which of the recipe's samplings chooses the frames"""
 
+    @model_validator(mode="after")
+    def _words_are_of_the_whole_video(self) -> Self:
+        if self.output == "words" and self.over_time == "mean":
+            raise ValueError("the words are of the whole video already: leave over_time out")
+        return self
 
-class ImageFeature(Options):
-    """Pooled rows of a timm image model, one a frame."""
+    @property
+    def output_name(self) -> str:
+        return self.output
 
-    kind: Literal["image"] = "image"
-    model: str = "resnet18"
-    """a timm model's name"""
+
+class BackboneFeature(Options):
+    """Rows of a published net, one a position of the sampling."""
+
+    kind: Literal["backbone"] = "backbone"
+    net: str
+    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, fasterrcnn_resnet50_fpn_v2, vggish, or
+    timm:<name> or tv:<name>; 'longtake weights list' shows them"""
+    output: str = ""
+    """pooled, grid or classes; regions or boxes; embedding: what the net has. Left out: the first of these it has"""
+    over_time: Literal["keep", "mean"] = "keep"
+    """mean: one row for the whole video; a grid's cells then become its steps"""
     weights: str = "pretrained"
     """pretrained, random (seeded; for trying the plumbing), or the path of a weights file"""
     seed: int = 0
     """seed of random weights"""
     sampling: str = "frames"
-    """which of the recipe's samplings chooses the frames"""
+    """which of the recipe's samplings chooses the frames; a net that hears has no use for it"""
+
+    @property
+    def output_name(self) -> str:
+        if self.output:
+            return self.output
+        return "embedding" if self.listens else "regions" if self.net.startswith("fasterrcnn") else "pooled"
+
+    @property
+    def listens(self) -> bool:
+        return self.net in LISTENERS
 
 
 class ImportedFeature(Options):
@@ -59,18 +89,14 @@ class ImportedFeature(Options):
     """the NAME they were imported under"""
 
 
-FeatureOptions = Annotated[TaggerFeature | ImageFeature | ImportedFeature, Field(discriminator="kind")]
+FeatureOptions = Annotated[TaggerFeature | BackboneFeature | ImportedFeature, Field(discriminator="kind")]
 
 
-class Extractor(Protocol):
-    """Frames in, rows out. `size` is the (width, height) that decoding may shrink frames to, or None for whole frames."""
-
-    @property
-    def size(self) -> tuple[int, int] | None: ...
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        """(P, M, H, W, 3) uint8 -> (P, D) float32"""
-        ...
+def sampling_of(feature: Any) -> str | None:
+    """The sampling that a feature's frames are chosen by, if it looks at frames."""
+    if isinstance(feature, ImportedFeature) or (isinstance(feature, BackboneFeature) and feature.listens):
+        return None
+    return feature.sampling
 
 
 @dataclass(frozen=True)
@@ -82,7 +108,14 @@ class Source:
     store: str
     words: str
     sampling: str | None
+    """None: it does not look at frames"""
+    extracted: bool = True
+    """False: it is there already, brought by the user"""
     random_weights: bool = False
+    weights: str = ""
+    """the hash of the weights, where it is known before they are loaded"""
+    missing_weights: bool = False
+    """pretrained weights that are not on this machine yet"""
 
 
 def find_source(
@@ -97,103 +130,61 @@ def find_source(
     if isinstance(feature, ImportedFeature):
         store = f"{IMPORTED}/{feature.store}"
         opened = FeatureStore.open(workspace.feature_store(IMPORTED, feature.store))
-        return Source(name, opened.digest(), store, f"imported as '{feature.store}'", None)
-    if feature.sampling not in samplings:
+        return Source(name, opened.digest(), store, f"imported as '{feature.store}'", None, extracted=False)
+    chosen = sampling_of(feature)
+    if chosen is not None and chosen not in samplings:
         raise BadInput(
-            f"features.{name}.sampling is '{feature.sampling}'; the recipe's samplings are {', '.join(sorted(samplings))}"
+            f"features.{name}.sampling is '{chosen}'; the recipe's samplings are {', '.join(sorted(samplings))}"
         )
-    how = samplings[feature.sampling].model_dump(mode="json")
+    how = samplings[chosen].model_dump(mode="json") if chosen else None
     if isinstance(feature, TaggerFeature):
-        if feature.weights != "trained":
-            key = digest("tagger", 1, _weights_file_key(name, feature.weights), how)
-            words = f"a small net that learnt video-to-words, from {Path(feature.weights).name}"
-        elif tagger is not None:
-            key = digest("tagger", 1, tagger.key, how)
-            words = "a small net that learnt video-to-words on this training split"
-        else:
-            raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
-        return Source(name, key, f"{dataset}/{name}-{key[:16]}", words, feature.sampling)
-    known = feature.weights in ("pretrained", "random")
-    weights = feature.weights if known else _weights_file_key(name, feature.weights)
-    key = digest("image", 1, feature.model, weights, feature.seed if weights == "random" else None, how)
-    words = f"{feature.model} with {weights if known else Path(feature.weights).name} weights"
-    is_random = weights == "random"
-    return Source(name, key, f"{dataset}/{name}-{key[:16]}", words, feature.sampling, random_weights=is_random)
+        return _tagger_source(dataset, name, feature, how, tagger)
+    return _backbone_source(dataset, name, feature, how)
 
 
-def _weights_file_key(name: str, path: str) -> str:
+def _tagger_source(dataset: str, name: str, feature: TaggerFeature, how: Any, tagger: ArtifactRef | None) -> Source:
+    if feature.weights != "trained":
+        weights = _file_hash(name, feature.weights)
+        words = f"a small net that learnt video-to-words, from {Path(feature.weights).name}"
+    elif tagger is not None:
+        weights = tagger.key
+        words = "a small net that learnt video-to-words on this training split"
+    else:
+        raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
+    taken = () if (feature.output, feature.over_time) == ("rows", "keep") else (feature.output, feature.over_time)
+    key = digest("tagger", 2, weights, how, *taken)  # 2: batches of one size, filled across videos
+    words += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
+    return Source(name, key, f"{dataset}/{name}-{key[:16]}", words, feature.sampling, weights=weights)
+
+
+def _backbone_source(dataset: str, name: str, feature: BackboneFeature, how: Any) -> Source:
+    missing = False
+    if feature.weights == "random":
+        weights, kind = f"random, seed {feature.seed}", "random"
+    elif feature.weights == "pretrained":
+        known = WeightsFolder().find(canonical(feature.net))
+        weights, kind, missing = (known.sha256 if known else "not here yet"), "pretrained", known is None
+    else:
+        weights, kind = _file_hash(name, feature.weights), Path(feature.weights).name
+    output = feature.output_name
+    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, how)
+    words = f"{feature.net} ({output}{', averaged over time' if feature.over_time == 'mean' else ''}), {kind} weights"
+    return Source(
+        name,
+        key,
+        f"{dataset}/{name}-{key[:16]}",
+        words,
+        sampling_of(feature),
+        random_weights=kind == "random",
+        weights=weights,
+        missing_weights=missing,
+    )
+
+
+def _file_hash(name: str, path: str) -> str:
     try:
         return digest_file(Path(path))
     except OSError as error:
         raise BadInput(
             f"features.{name}.weights: cannot read {path} ({error.strerror}); give pretrained, random or a weights file"
         ) from error
-
-
-def open_extractor(feature: Any, tagger_folder: Path | None, device: str) -> Extractor:
-    """Load the net of a feature."""
-    return _OPENERS[feature.kind](feature, tagger_folder, device)
-
-
-def _open_tagger(feature: TaggerFeature, folder: Path | None, device: str) -> Extractor:
-    if feature.weights != "trained":
-        return TaggerExtractor(Checkpoint.load(Path(feature.weights)), device)
-    if folder is None:
-        raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
-    return TaggerExtractor(Checkpoint.load(folder / "tagger.safetensors"), device)
-
-
-def _open_image(feature: ImageFeature, _folder: Path | None, device: str) -> Extractor:
-    return ImageExtractor(feature, device)
-
-
-_OPENERS: dict[str, Callable[[Any, Path | None, str], Extractor]] = {"tagger": _open_tagger, "image": _open_image}
-
-
-def shrunk(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(P, M, H, W, 3) -> (P, M, size[1], size[0], 3), as decoding at that size would have given."""
-    if images.shape[2:4] == size[::-1]:
-        return images
-    flat = [scale_picture(picture, size) for picture in images.reshape(-1, *images.shape[2:])]
-    return np.stack(flat).reshape(*images.shape[:2], size[1], size[0], 3)
-
-
-class TaggerExtractor:
-    """The word tagger as an extractor."""
-
-    def __init__(self, checkpoint: Checkpoint, device: str):
-        from tasks.train_tagger import load_tagger
-
-        self.net = load_tagger(checkpoint).to(device).eval()
-        self.device = device
-        self.size = (self.net.options.size, self.net.options.size)
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        import torch
-
-        with torch.inference_mode():
-            rows = self.net.features(torch.from_numpy(shrunk(images, self.size)).to(self.device))
-        return rows.float().cpu().numpy()
-
-
-class ImageExtractor:
-    """A timm model as an extractor: the middle frame of every position."""
-
-    size = None
-
-    def __init__(self, feature: ImageFeature, device: str):
-        from models.backbones.image import WeightsUnavailable, load_image_backbone
-
-        try:
-            self.backbone = load_image_backbone(feature.model, feature.weights, feature.seed)
-        except (WeightsUnavailable, ValueError) as error:
-            raise BadInput(str(error)) from error
-        self.backbone.net.to(device)
-        self.device = device
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        import torch
-
-        middle = torch.from_numpy(np.ascontiguousarray(images[:, images.shape[1] // 2]))
-        rows = self.backbone.features(self.backbone.preprocess(middle).to(self.device))
-        return rows.float().cpu().numpy()

@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage.catalogue import Catalogue
-from storage.decode_pool import DecodeJob, DecodePool, decode_job
+from storage.decode_pool import DecodePool
 from storage.errors import BadMedia
 from storage.ledger import Probed
+from storage.looks import WHOLE, Event, Look, LookJob, gather, look_at
 from storage.media import Probe, Sampled
+from storage.pictures import Fit
 from storage.sampling import Sampling
 from tasks.catalogue import probe_files
 from tasks.stage import Work
@@ -37,22 +39,30 @@ def read_frames(
     work: Work,
     catalogue: Catalogue,
     wanted: Mapping[str, Mapping[str, Sampling]],
-    size: tuple[int, int] | None,
+    fit: Fit = WHOLE,
 ) -> Iterator[tuple[str, dict[str, Sampled] | BadMedia]]:
     """wanted: video id -> samplings by name. Each video with its frames by sampling, or with the reason why not: in order,
-    but for those that could not even be probed, which come last."""
+    but for those that could not even be probed, which come last. For few or small frames: a video's are in memory together."""
     good: deque[str] = deque()
     bad: deque[tuple[str, BadMedia]] = deque()
 
-    def jobs() -> Iterator[DecodeJob]:
+    def jobs() -> Iterator[LookJob]:
         for id, probe in probes_of(work, catalogue, list(wanted)):
             if isinstance(probe, BadMedia):
                 bad.append((id, probe))
             else:
                 good.append(id)
-                yield DecodeJob(catalogue.path_of(id), wanted[id], catalogue.records[id].segment, probe, size)
+                looks = {name: Look(sampling, fit) for name, sampling in wanted[id].items()}
+                yield LookJob(catalogue.path_of(id), looks, catalogue.records[id].segment, probe)
 
     with DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool:
-        for _, answer in pool.run(decode_job, jobs()):
-            yield good.popleft(), answer
+        for _, events in pool.stream(look_at, jobs()):
+            yield good.popleft(), _gathered(events)
     yield from bad
+
+
+def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, Sampled] | BadMedia:
+    try:
+        return gather(events)
+    except BadMedia as bad:
+        return bad

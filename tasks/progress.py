@@ -11,7 +11,17 @@ from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 _LINE_EVERY = 10.0  # seconds between plain lines
 _ARTIFACT_EVERY = 5.0  # an update costs the server up to 50 ms
@@ -64,23 +74,40 @@ class Meter:
 @contextmanager
 def meter(label: str, total: int, unit: str) -> Iterator[Meter]:
     """Show the progress of `total` units of work."""
-    artifact = _start_artifact(label)
+    with meters({label: total}, unit) as shown:
+        yield shown[label]
+
+
+@contextmanager
+def meters(totals: dict[str, int], unit: str) -> Iterator[dict[str, Meter]]:
+    """Show the progress of several works that go on together, by label."""
+    artifacts = {label: _start_artifact(label) for label in totals}
     if console.is_terminal and sys.stderr.isatty():
         columns = (
             TextColumn("  [bold]{task.description}"),
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
             TextColumn(unit),
+            _Rate(),
             TimeRemainingColumn(compact=True),
             TextColumn("[dim]{task.fields[figures]}"),
         )
         with Progress(*columns, console=console, transient=True) as bar:
-            shown = Meter(label, total, unit, bar, artifact)
+            shown = {label: Meter(label, total, unit, bar, artifacts[label]) for label, total in totals.items()}
             yield shown
     else:
-        shown = Meter(label, total, unit, None, artifact)
+        shown = {label: Meter(label, total, unit, None, artifacts[label]) for label, total in totals.items()}
         yield shown
-    shown.close()
+    for each in shown.values():
+        each.close()
+
+
+class _Rate(ProgressColumn):
+    """Units a second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:.1f}/s" if speed else "", style="dim")
 
 
 def _start_artifact(label: str) -> UUID | None:

@@ -16,11 +16,26 @@ class Runtime(Options):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes the GPU when there is one"""
     threads: int = Field(0, ge=0)
-    """CPU threads for torch; 0 leaves torch's choice. Training is bit-identical only for equal thread counts"""
+    """CPU threads for torch, of each worker on a cluster; 0 leaves torch's choice, or shares the cores among workers.
+    Training is bit-identical only for equal thread counts"""
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """of backbones on a GPU; auto is float16 there and float32 on the CPU. Rows are kept as float16 either way"""
+    batch: int = Field(16, ge=1)
+    """how much goes through a backbone together, in frames of 224 x 224 pixels: 4 clips of 16 frames of 112 x 112 count as 16"""
     decoders: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), ge=0)
     """decoder processes; 0 decodes in this process"""
     decode_timeout: float = Field(120.0, gt=0)
     """seconds after which a decoder that does not answer is stopped and its video quarantined"""
+    feature_bucket: str = ""
+    """an s3://bucket/prefix that feature stores are kept in as well: rows that it has are not extracted again"""
+    runner: Literal["local", "dask", "ray"] = "local"
+    """where features are extracted: in this process, or in shards on a Dask or Ray cluster"""
+    address: str = ""
+    """address of a cluster that runs already (needs PREFECT_API_URL); empty starts one of `workers` processes on this machine"""
+    workers: int = Field(2, ge=1)
+    """processes of a cluster that is started for the run"""
+    shard: int = Field(64, ge=1)
+    """videos in a shard: what a lost worker costs at most"""
     retry_quarantined: bool = False
     """try again the videos that extraction could not read before"""
 

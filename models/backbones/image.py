@@ -1,124 +1,151 @@
-"""Image backbones: any net of timm, with its weights and its own preprocessing, as a pooled feature a frame."""
+"""Image backbones: any net of timm, one frame an item: its pooled feature, its grid of places, its class probabilities."""
 
 from __future__ import annotations
 
-import difflib
-import hashlib
+import copy
 import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError  # what torch.load raises when it refuses; nothing is unpickled here
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import timm
 import timm.data
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-# Torch's safe reader meets a damaged or malicious file with any of these.
-_UNREADABLE = (UnpicklingError, SafetensorError, OSError, EOFError, RuntimeError, LookupError, ValueError, TypeError)
+from models.backbones.backbone import Pictures
+from models.backbones.weights import WeightsUnavailable, first_line, read_state, seeded
 
+PREFIX = "timm:"
 
-class WeightsUnavailable(RuntimeError):
-    """Pretrained weights that cannot be had: says which, from where, and what to do instead."""
+# Sizes of ImageNet's label sets. Heads of other sizes that timm ships project into the space of captions (CLIP and its
+# kin): they say nothing about classes.
+_LABEL_SETS = {1000, 11221, 11821, 19168, 21841, 21842, 21843}
+
+# What timm's adaptation of a foreign state dict may stumble over, besides not fitting.
+_MISFITS = (RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError)
 
 
 class ImageBackbone:
-    """A frozen net: frames (N, H, W, 3) uint8 -> `preprocess` -> `features` (N, D)."""
+    """A timm net that looks at one frame at a time."""
 
-    def __init__(self, name: str, net: nn.Module):
-        self.name = name
-        self.net = net.eval().requires_grad_(False)
+    clip: int | None = None
+
+    def __init__(self, name: str, net: nn.Module, label_sizes: set[int]):
         config = timm.data.resolve_data_config({}, model=net)
-        self._crop: int = config["input_size"][-1]
-        self._resize = math.floor(self._crop / config["crop_pct"])
-        # Antialiased like PIL's, so that shrinking does not sparkle; lanczos has no counterpart in torch.
-        self._mode = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
+        self.name = name
+        self.net: nn.Module = net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+        self.pictures: Pictures | None = fitted(config)
+        self._timm: Any = self.net  # its own methods, which nn.Module does not declare
         self._mean = torch.tensor(config["mean"]).view(1, 3, 1, 1)
         self._std = torch.tensor(config["std"]).view(1, 3, 1, 1)
-        self.size = cast(int, net.num_features)
-        """Length of a feature, D."""
-        self.weights_digest = digest(net)
-        """Hash of the weights: features from other weights are other features."""
-
-    def preprocess(self, frames: Tensor) -> Tensor:
-        """frames (N, H, W, 3) uint8 -> (N, 3, S, S) float32: short side resized, centre cropped, normalised as trained."""
-        pixels = frames.permute(0, 3, 1, 2).float()
-        height, width = pixels.shape[2:]
-        short = min(height, width)
-        size = (self._resize * height // short, self._resize * width // short)
-        pixels = nn.functional.interpolate(pixels, size, mode=self._mode, align_corners=False, antialias=True)
-        top, left = (round((side - self._crop) / 2) for side in size)
-        pixels = pixels[:, :, top : top + self._crop, left : left + self._crop].clamp(0, 255) / 255
-        return (pixels - self._mean.to(pixels.device)) / self._std.to(pixels.device)
+        self._classifies = self._timm.num_classes in label_sizes
+        self.outputs: Mapping[str, tuple[int, ...]] = self._shapes(config["input_size"])
 
     @torch.inference_mode()
-    def features(self, batch: Tensor) -> Tensor:
-        """batch (N, 3, S, S) of `preprocess` -> pooled features (N, D)."""
-        return self.net(batch)
+    def __call__(self, items: Tensor) -> dict[str, Tensor]:
+        """items (N, 1, H, W, 3) uint8 -> pooled (N, D), grid (N, S, C), classes (N, K), as far as the net has them"""
+        if self._mean.device != items.device:
+            self._mean, self._std = self._mean.to(items.device), self._std.to(items.device)
+        # A permuted picture is laid out as channels_last already: nothing is copied here but to float.
+        pixels = items[:, 0].permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
+        return {output: value.float() for output, value in self._looked_at(pixels).items()}
+
+    def _looked_at(self, pixels: Tensor) -> dict[str, Tensor]:
+        seen = self._timm.forward_features(pixels)
+        found = {"pooled": self._timm.forward_head(seen, pre_logits=True)}
+        grid = self._grid(seen, (pixels.shape[2], pixels.shape[3]))
+        if grid is not None:
+            found["grid"] = grid
+        if self._classifies:
+            found["classes"] = self._timm.forward_head(seen).float().softmax(-1)
+        return found
+
+    def _grid(self, seen: Any, size: tuple[int, int]) -> Tensor | None:
+        """A map (N, C, h, w) or (N, h, w, C), or tokens (N, n, C) -> (N, S, C) row by row; None if it is none of these."""
+        width = self._timm.num_features
+        if not isinstance(seen, Tensor):
+            return None
+        if seen.ndim == 4:
+            last = seen.shape[1] != width and seen.shape[3] == width
+            return (seen if last else seen.permute(0, 2, 3, 1)).flatten(1, 2)
+        if seen.ndim != 3:
+            return None
+        patches = seen[:, getattr(self._timm, "num_prefix_tokens", 0) :]
+        # A class token that the net does not declare would shift every place: tokens must tile the picture.
+        return patches if _tiles(patches.shape[1], size) else None
+
+    def _shapes(self, input_size: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the outputs of one black picture, seen by a copy that shares the weights: what some nets note down
+        at their first picture, with its device, must not stay in the net that is handed out."""
+        shared = {id(tensor): tensor for tensor in (*self.net.parameters(), *self.net.buffers())}
+        kept, self._timm = self._timm, copy.deepcopy(self.net, cast(dict[int, Any], shared))
+        with torch.inference_mode():
+            found = self._looked_at(torch.zeros(1, *input_size))
+        self._timm = kept
+        return {output: tuple(value.shape[1:]) for output, value in found.items()}
 
 
-def load_image_backbone(name: str, weights: str = "pretrained", seed: int = 0) -> ImageBackbone:
-    """A timm net by name with "random" weights (from `seed`), "pretrained" ones, or those of a file."""
-    if not timm.is_model(name.split(".")[0]):
-        similar = difflib.get_close_matches(name, timm.list_models(), n=5)
-        raise ValueError(f"timm has no net '{name}'; similar: {', '.join(similar) or 'see timm.list_models()'}")
-    if weights == "pretrained":
-        return ImageBackbone(name, _pretrained(name))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        net = timm.create_model(name, pretrained=False, num_classes=0)
-    if weights != "random":
-        _load_file(net, name, Path(weights))
-    return ImageBackbone(name, net)
+def _tiles(count: int, size: tuple[int, int]) -> bool:
+    """Whether so many equal square patches cover a picture of (height, width)."""
+    side = math.sqrt(size[0] * size[1] / max(1, count))
+    return count > 1 and all(abs(length / side - round(length / side)) < 1e-6 for length in size)
 
 
-def digest(net: nn.Module) -> str:
-    """blake2b over names, shapes and bytes of all weights, in the order of their names."""
-    state = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(net.state_dict().items()):
-        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        state.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return state.hexdigest()
+def fitted(config: Mapping[str, Any]) -> Pictures:
+    """timm's data config as our way of fitting frames: shrunk to crop / crop_pct, then the middle is cut out."""
+    _, height, width = config["input_size"]
+    tall, wide = (math.floor(side / config["crop_pct"]) for side in (height, width))
+    # PIL knows lanczos but our frames are fitted by the two filters that every reader has; bicubic is nearest to it.
+    filter_: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
+    if config["crop_mode"] == "squash" or height != width:
+        return Pictures(size=(wide, tall), crop=(width, height), interpolation=filter_)
+    return Pictures(short=tall, crop=(width, height), interpolation=filter_)
 
 
-def _pretrained(name: str) -> nn.Module:
-    try:
-        return timm.create_model(name, pretrained=True, num_classes=0)
-    except (OSError, RuntimeError) as error:  # no network, no such file on the hub, or timm has none for this net
-        config = timm.get_pretrained_cfg(name, allow_unregistered=True)
-        source = (config and (config.hf_hub_id or config.url)) or "timm"
+def load(name: str, weights: Path | None, seed: int) -> ImageBackbone:
+    """A timm net, as `resnet101` or `timm:<name>`, with the weights of a file, or random ones from a seed."""
+    plain = name.removeprefix(PREFIX)
+    if weights is None:
+        return ImageBackbone(name, seeded(lambda: timm.create_model(plain), seed), _LABEL_SETS)
+    state = read_state(weights, name)
+    native: Any = timm.get_pretrained_cfg(plain, allow_unregistered=True)
+    classes = _classes_in(state, native)
+    net = _with_state(name, plain, state, weights, classes)
+    # A head of another size than the published one is the user's own classifier.
+    labels = _LABEL_SETS | ({classes} if classes not in (0, native.num_classes) else set())
+    return ImageBackbone(name, net, labels)
+
+
+def _classes_in(state: Mapping[str, Tensor], native: Any) -> int:
+    """How many classes the file's classifier has; 0 if it holds none."""
+    heads = (native.classifier,) if isinstance(native.classifier, str) else tuple(native.classifier or ())
+    found = [state[f"{head}.weight"].shape[0] for head in heads if f"{head}.weight" in state]
+    if found:
+        return found[0] - (native.label_offset or 0)
+    stems = (native.first_conv,) if isinstance(native.first_conv, str) else tuple(native.first_conv or ())
+    # Layouts of other projects, which timm renames as it loads, are taken to be complete.
+    return 0 if any(f"{stem}.weight" in state for stem in stems) else native.num_classes
+
+
+def _with_state(name: str, plain: str, state: dict[str, Tensor], path: Path, classes: int) -> nn.Module:
+    """The net with these weights, adapted and strictly loaded by timm itself."""
+    if not state:  # timm would take an empty dict for none and ask the network
         raise WeightsUnavailable(
-            f"the pretrained weights of '{name}' cannot be had from {source} ({_first_line(error)}); connect to the "
-            "network, or download them elsewhere and give the file's path as the extractor's weights"
-        ) from error
-
-
-def _load_file(net: nn.Module, name: str, path: Path) -> None:
-    """Weights for the whole net; a classifier in the file is left aside."""
-    if not path.is_file():
-        raise WeightsUnavailable(f"no weights of '{name}' at {path}; give the path of a .safetensors or .pth file")
-    try:
-        if path.suffix == ".safetensors":
-            found: dict[str, Any] = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        raise WeightsUnavailable(
-            f"the file {path} holds no plain weights of '{name}' ({_first_line(error)}): it is damaged, or more than "
-            "tensors is pickled in it; save the net's state dict alone, best as .safetensors"
-        ) from error
-    found = found.get("state_dict", found) if isinstance(found, dict) else {}
-    wanted = net.state_dict()
-    wrong = sorted(key for key, t in wanted.items() if getattr(found.get(key), "shape", None) != t.shape)
-    if wrong:
-        raise WeightsUnavailable(
-            f"the file {path} does not fit '{name}': {len(wrong)} of {len(wanted)} weights are missing or of another "
-            f"shape, such as {wrong[0]}; give weights of this very net"
+            f"the file {path} does not fit '{name}': it holds no weights; give weights of this net"
         )
-    net.load_state_dict({key: found[key] for key in wanted})
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    # num_classes is said twice: where they differ, timm would load what fits and leave the rest random.
+    overlay = {"state_dict": state, "num_classes": classes}
+    try:
+        net = seeded(
+            lambda: timm.create_model(plain, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay), 0
+        )
+    except _MISFITS as error:
+        named = re.search(r'"([\w.]+)"|for ([\w.]+):', str(error).partition("\n")[2])
+        detail = f"at weights such as {named[1] or named[2]}" if named else first_line(error)
+        raise WeightsUnavailable(
+            f"the file {path} does not fit '{name}' ({detail}); give weights of this very net"
+        ) from error
+    cast(Any, net).pretrained_cfg.pop("state_dict", None)  # a second copy of all weights
+    return net

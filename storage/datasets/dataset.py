@@ -263,6 +263,9 @@ def scan(root: Path, problems: list[Problem]) -> list[str]:
                         folders.append(path)
                     elif is_media(path) and entry.is_file(follow_symlinks=False):
                         found.append(path)
+                    elif is_media(path):
+                        words = "it is a pipe, a socket or a device; copy the video to a plain file"
+                        problems.append(Problem(_shown(path), "not_a_file", words, quarantined=True))
         except OSError as error:
             problems.append(Problem(_shown(folder) or ".", "unreadable_folder", error.strerror or str(error)))
     odd = {path for path in found if not path.isprintable() and _SURROGATE.search(path)}

@@ -39,8 +39,8 @@ def all_right(view: View) -> bool:
     return all(np.array_equal(view.read(i), features(int(i[1:]))) for i in view.lengths())
 
 
-def times(view: View, n: int) -> list[float]:
-    pts = view.pts(f"v{n}")
+def times(view: View, video: int | str) -> list[float]:
+    pts = view.pts(video if isinstance(video, str) else f"v{video}")
     assert pts is not None
     return pts.tolist()
 

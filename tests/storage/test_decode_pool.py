@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.decode_pool import DecodeJob, DecodePool, decode_job
+from storage import decode_pool
+from storage.decode_pool import DecodePool
 from storage.errors import BadMedia
+from storage.looks import Look, LookJob, gather, look_at
 from storage.media import probe
+from storage.pictures import Fit
 from storage.sampling import Uniform
 from tests.storage.clips import make_clip, read_numbers
 
@@ -35,6 +38,25 @@ def act(job: str) -> str:
     if job.startswith("slow"):
         time.sleep(0.2)
     return f"{job} done"
+
+
+def count_to(job: str) -> Iterator[int]:
+    """Numbers, each as the last one is taken; the job says how many and how it ends."""
+    many, _, end = job.partition(" ")
+    yield from range(int(many))
+    act(end)
+
+
+def large(job: Path) -> Iterator[bytes]:
+    for n in range(50):
+        job.write_text(str(n))
+        yield bytes(2**20)
+
+
+def slowly(job: str) -> Iterator[int]:
+    for n in range(4):
+        time.sleep(0.8)
+        yield n
 
 
 def odd_error(job: str) -> None:
@@ -94,6 +116,40 @@ def test_an_error_that_cannot_travel_is_told_in_words(pool: DecodePool) -> None:
         list(pool.run(odd_error, ["x"]))
 
 
+def test_pieces_of_a_stream_come_in_order_and_a_failure_is_the_last_of_them(pool: DecodePool) -> None:
+    jobs = ["3 fine", "2 crash", "0 fine", "1 bad", "4 fine"]
+    answers = {job: list(pieces) for job, pieces in pool.stream(count_to, jobs)}
+    assert answers["3 fine"] == [0, 1, 2] and answers["0 fine"] == [] and answers["4 fine"] == [0, 1, 2, 3]
+    *before, crash = answers["2 crash"]
+    assert before == [0, 1] and isinstance(crash, BadMedia) and crash.kind == "crashed"
+    assert answers["1 bad"][0] == 0 and isinstance(answers["1 bad"][1], BadMedia)
+
+
+def test_a_stream_waits_until_its_pieces_are_taken(pool: DecodePool, tmp_path: Path) -> None:
+    note = tmp_path / "count"
+    stream = pool.stream(large, [note])
+    _, pieces = next(stream)
+    assert len(next(pieces)) == 2**20  # type: ignore[arg-type]
+    time.sleep(1.0)
+    assert int(note.read_text()) <= decode_pool.PIECES + 3, "those that wait, and the ones on their way"
+    assert sum(1 for _ in pieces) == 49
+    stream.close()
+
+
+def test_the_time_limit_is_for_each_piece_not_for_the_whole_stream() -> None:
+    with DecodePool(1, timeout=2.0) as pool:
+        ((_, pieces),) = [(job, list(found)) for job, found in pool.stream(slowly, ["x"])]
+    assert pieces == [0, 1, 2, 3]
+
+
+def test_leaving_in_the_middle_of_a_stream_leaves_nothing_behind() -> None:
+    with pytest.raises(KeyError), DecodePool(2, timeout=30) as pool:
+        for _, pieces in pool.stream(count_to, ["100 fine"] * 8):
+            next(pieces)
+            raise KeyError
+    assert _within(10, lambda: not any(worker.alive() for worker in pool._started))
+
+
 def test_only_a_few_jobs_are_begun_ahead(pool: DecodePool) -> None:
     begun = []
 
@@ -148,16 +204,16 @@ def test_videos_are_probed_and_decoded(pool: DecodePool, tmp_path: Path, workers
     bad = probes.pop(tmp_path / "bad.mp4")
     assert isinstance(bad, BadMedia) and bad.kind == "not_media"
     jobs = [
-        DecodeJob(path, {"few": Uniform(frames=3)}, probe=found, size=(48, 32))
+        LookJob(path, {"few": Look(Uniform(frames=3), Fit(size=(48, 32)))}, None, found)
         for path, found in probes.items()
         if not isinstance(found, BadMedia)
     ]
     assert len(jobs) == 3
-    for job, answer in chosen.run(decode_job, jobs):
-        assert isinstance(answer, dict)
+    for job, events in chosen.stream(look_at, jobs):
+        answer = gather(events)
         assert answer["few"].images.shape == (3, 1, 32, 48, 3)
         assert read_numbers(answer["few"].images) == answer["few"].indices.ravel().tolist()
-        assert job.probe is not None and np.array_equal(answer["few"].pts, job.probe.pts[answer["few"].indices[:, 0]])
+        assert np.array_equal(answer["few"].pts, job.probe.pts[answer["few"].indices[:, 0]])
 
 
 def _within(seconds: float, happened: Callable[[], bool]) -> bool:

@@ -149,7 +149,7 @@ def test_an_interrupted_import_goes_on(tmp_path, folder, monkeypatch):
         if done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(FeatureStore.writer, "__defaults__", (1, 0.0))  # every row is published at once
+    monkeypatch.setattr(FeatureStore.writer, "__defaults__", (1, 0.0, None))  # every row is published at once
     with pytest.raises(KeyboardInterrupt):
         import_features(tmp_path / "s", folder, name="mine", progress=stop)
     assert imports(FeatureStore.open(tmp_path / "s")) == []
@@ -162,7 +162,8 @@ def test_bad_entries_are_listed_and_the_rest_goes_in(tmp_path, folder):
     np.save(folder / "wide.npy", np.ones((2, D + 1)))
     np.save(folder / "nan.npy", np.full((2, D), np.nan))
     np.save(folder / "huge.npy", np.full((2, D), 1e9))
-    np.save(folder / "none.npy", np.ones((0, D)))
+    np.save(folder / "none.npy", np.ones(0))
+    np.save(folder / "narrow.npy", np.ones((2, 0)))
     np.save(folder / "scalar.npy", np.float32(1))
     np.save(folder / "words.npy", np.array([["x", "y"]]))
     np.save(folder / "objects.npy", np.array([{}], object), allow_pickle=True)
@@ -178,6 +179,7 @@ def test_bad_entries_are_listed_and_the_rest_goes_in(tmp_path, folder):
         "nan": "bad_features",
         "huge": "bad_features",
         "none": "empty",
+        "narrow": "empty",
         "scalar": "empty",
         "words": "unreadable",
         "objects": "unreadable",

@@ -24,12 +24,15 @@ from tests.storage.feature_rows import D, all_right, features, make, only_chunk,
 
 def test_the_newest_row_wins_before_and_after_compaction(tmp_path):
     store = make(tmp_path / "s", 1, 2, key="old")
-    make(tmp_path / "s", 1, key="new")
+    with store.writer() as writer:
+        writer.add("v1", "new", features(6))
     with store.writer() as writer:
         writer.add("v2", "old", features(22))
     for _ in range(2):
         view = store.view()
         assert np.array_equal(view.read("v2"), features(22)) and np.array_equal(view.read("v1", "old"), features(1))
+        for keys, n in (({"v1": "old"}, 1), ({"v1": "new"}, 6), ({"v1": "old"}, 1), ({}, 6), (None, 6)):
+            assert np.array_equal(view.read_batch(["v1"], keys, dtype="float16")[0][0], features(n))
         newest = dict(zip(*(view.table()[name].to_pylist() for name in ("video_id", "video_key")), strict=True))
         assert newest == {"v1": "new", "v2": "old"} and view.newest_crc32("v1", "old") is None
         store.compact()
@@ -149,24 +152,61 @@ def test_a_lost_chunk_is_an_error_is_not_fresh_and_heals(tmp_path, monkeypatch, 
     assert store.verify() == [] and store.digest() == digest
 
 
+def test_a_lost_chunk_does_not_lose_the_empty_rows_inside_it(tmp_path):
+    store = make(tmp_path / "s")
+    with store.writer() as writer:
+        for n in (4, 9):
+            writer.add(f"v{n}", "k", features(n))
+            writer.add(f"silent{n}", "k", np.zeros((0, D)))
+    only_chunk(store).unlink()
+    view = store.view()
+    assert view.fresh(dict.fromkeys(view.lengths(), "k")) == {"silent4", "silent9"}
+    assert {problem.item for problem in store.verify() if problem.kind == "row"} == {"v4", "v9"}
+
+
 def test_flipped_bits_are_found_and_never_copied(tmp_path):
     store = make(tmp_path / "s", 1, 2)
     data = bytearray(only_chunk(store).read_bytes())
     data[-1] ^= 1
     only_chunk(store).write_bytes(data)
-    assert [(problem.item, problem.kind) for problem in store.verify()] == [("v2", "row")]
+    seen: list[tuple[int, int]] = []
+    problems = store.verify(lambda *counts: seen.append(counts))
+    assert [(problem.item, problem.kind) for problem in problems] == [("v2", "row")] and seen == [(1, 2), (2, 2)]
+    assert "verify --drop" in problems[0].reason and "longtake run" in problems[0].reason
     with pytest.raises(StorageError, match="v2 differ from their checksum"):
         store.compact({"v2": "k"})
     assert store.count == 2
 
 
-def test_a_damaged_index_names_the_segment(tmp_path):
+def test_bad_rows_are_dropped_by_themselves_and_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_segments, "CHUNK_BYTES", 5 * D * 2)
+    store = make(tmp_path / "s", 4, 9, 14, 19)
+    make(tmp_path / "s", 24)
+    digest = store.digest()
+    first, other = segment_names(store.path)
+    data = bytearray((store.path / first / "data/c.0.0").read_bytes())
+    data[0] ^= 1
+    (store.path / first / "data/c.0.0").write_bytes(data)
+    (store.path / first / "data/c.2.0").unlink()
+    os.truncate(store.path / other / "index.parquet", 40)
+    assert {problem.kind for problem in store.verify()} == {"row", "chunk", "index"}
+    assert store.drop_bad() == 3  # two rows and the segment that nobody can read any more
+    assert store.verify() == [] and set(store.view().lengths()) == {"v9", "v19"} and all_right(store.view())
+    assert store.drop_bad() == 0
+    make(tmp_path / "s", 4, 14, 24)
+    assert store.digest() == digest
+
+
+@pytest.mark.parametrize("damage", ["short", "other"])
+def test_a_damaged_index_names_the_segment(tmp_path, damage):
     store = make(tmp_path / "s", 1)
     (name,) = segment_names(store.path)
-    (store.path / name / "index.parquet").write_bytes(b"PAR1 no")
+    index = store.path / name / "index.parquet"
+    index.write_bytes(index.read_bytes()[:-9] if damage == "short" else b"PAR1 no")
     with pytest.raises(StorageError, match=f"{name}.*index cannot be read.*remove that folder"):
         store.view()
-    assert [problem.kind for problem in store.verify()] == ["index"]
+    (problem,) = store.verify()
+    assert problem.kind == "index" and "remove that folder" in problem.reason and "--drop" in problem.reason
 
 
 def test_leftovers_of_dead_writers_go_and_those_of_living_stay(tmp_path):

@@ -58,7 +58,7 @@ def test_a_batch_is_padded_and_masked(tmp_path):
     batch, mask = view.read_batch(["v3", "v1"], length=3, dtype="float16")
     assert batch.dtype == np.float16 and mask.sum(1).tolist() == [3, 2]
     assert np.array_equal(batch[0], features(3)[:3])
-    assert view.read_batch([])[0].shape == (0, 0, D)
+    assert view.read_batch([])[0].shape == (0, 1, D)
 
 
 def test_regions_and_empty_rows_are_rows_too(tmp_path):
@@ -68,12 +68,53 @@ def test_regions_and_empty_rows_are_rows_too(tmp_path):
         writer.add("silent", "k", np.zeros((0, 3, 4), np.float32))
         writer.add("v", "k", regions)
         writer.add("mute", "k", np.zeros((0, 3, 4), np.float32))
-    batch, mask = store.view().read_batch(["silent", "v", "mute"])
-    assert np.array_equal(batch[1], regions) and mask.any(1).tolist() == [False, True, False]
-    assert store.view().read("mute").shape == (0, 3, 4)
     with store.writer() as writer:
-        writer.add("alone", "k", np.zeros((0, 3, 4), np.float32))
-    assert store.view().read("alone").shape == (0, 3, 4) and store.verify() == []
+        writer.add("alone", "k", np.zeros((0, 3, 4), np.float32), pts=[])
+    digest = store.digest()
+    for _ in range(2):
+        view = store.view()
+        batch, mask = view.read_batch(["silent", "v", "mute"])
+        assert np.array_equal(batch[1], regions) and mask.any(1).tolist() == [False, True, False]
+        assert not batch[[0, 2]].any()
+        for ids in (["mute", "alone"], ["alone"]):
+            batch, mask = view.read_batch(ids)
+            assert batch.shape == (len(ids), 1, 3, 4) and not batch.any() and mask.tolist() == [[False]] * len(ids)
+        assert view.read("mute").shape == view.row("alone").array.shape == (0, 3, 4)
+        assert view.pts("mute") is None and times(view, "alone") == []
+        assert view.fresh({"silent": "k", "mute": "k", "alone": "k"}) == {"silent", "mute", "alone"}
+        assert store.verify() == [] and store.digest() == digest
+        store.compact()
+    assert len(segment_names(store.path)) == 1
+
+
+def test_a_store_of_nothing_but_empty_rows(tmp_path):
+    store = FeatureStore.create(tmp_path / "s", provenance={"extractor_key": "audio"})
+    for video_id in ("a", "b"):
+        with store.writer() as writer:
+            writer.add(video_id, "k", np.zeros((0, D)))
+    digest = store.digest()
+    assert store.compact().after == 1
+    assert (store.tail, store.count, store.verify(), store.digest()) == ((D,), 2, [], digest)
+    batch, mask = FeatureStore.open(tmp_path / "s").view().read_batch(["b", "a"], length=3)
+    assert batch.shape == (2, 3, D) and not batch.any() and not mask.any()
+
+
+@pytest.mark.parametrize("tail", [(49, 2048), (16, 1024)])
+def test_steps_of_several_axes_lie_in_chunks_of_about_12_megabytes(tmp_path, tail):
+    store = FeatureStore.create(tmp_path / "s", provenance={"extractor_key": "grid"})
+    step = 2 * tail[0] * tail[1]
+    rows = {f"v{n}": np.full((length, *tail), n, np.float16) for n, length in enumerate((3, 40, 0, 60_000_000 // step))}
+    with store.writer(publish_bytes=2**30) as writer:
+        for video_id, array in rows.items():
+            writer.add(video_id, "k", array)
+    sizes = {path.stat().st_size for path in tmp_path.glob("s/*/data/c.*")}
+    assert len(sizes) == 1 and 10_000_000 < sizes.pop() < 12_000_000 + step
+    view = store.view()
+    assert view.tail == tail and all(np.array_equal(view.read(i), array) for i, array in rows.items())
+    batch, mask = view.read_batch(["v0", "v1", "v2"], dtype="float16")
+    assert batch.shape == (3, 40, *tail) and mask.sum(1).tolist() == [3, 40, 0]
+    assert (batch[0, :3] == 0).all() and (batch[1] == 1).all() and not batch[2].any()
+    assert store.verify() == []
 
 
 def test_a_missing_video_says_what_to_do(tmp_path):

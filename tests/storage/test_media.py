@@ -1,4 +1,4 @@
-"""Frame accuracy, read back from the pixels, and the words for every kind of bad file."""
+"""What probing finds, what decoding makes of segments, pictures and damage, and the words for bad files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -14,40 +13,14 @@ import pytest
 from PIL import Image
 
 from storage.errors import BadMedia
-from storage.media import decode, probe, read_samples
-from storage.sampling import Clips, EveryNth, Keyframes, Sampling, Uniform, choose_frames
+from storage.looks import read_samples
+from storage.media import decode, probe
+from storage.sampling import Clips, EveryNth, Keyframes, Sampling, Uniform
 from tests.storage.clips import make_clip, make_sound, numbered_image, read_number, read_numbers
 
 COUNT = 90
 UNEVEN = np.cumsum([0, *([20, 40, 120, 40] * COUNT)])[:COUNT].tolist()
-QUIET = {"x265-params": "log-level=none:keyint=30"}
-
-CLIPS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    # name: file, the reader that should be chosen, how to make it
-    "h264, B-frames, one long GOP": ("a.mp4", "decord", {"options": {"bf": "3", "g": "250"}}),
-    "h264, open GOPs": ("a.mkv", "decord", {"options": {"bf": "3", "x264-params": "open-gop=1:keyint=20:scenecut=0"}}),
-    "hevc as x265 makes it": ("a.mp4", "decord", {"codec": "libx265", "options": QUIET}),
-    "mpeg4 with B-frames in AVI": ("a.avi", "pyav", {"codec": "mpeg4", "options": {"bf": "2", "g": "12"}}),
-    "mpeg4 with B-frames in MP4": ("a.mp4", "decord", {"codec": "mpeg4", "options": {"bf": "2", "g": "12"}}),
-    "vp9": ("a.webm", "decord", {"codec": "libvpx-vp9", "options": {"cpu-used": "8"}}),
-    "vp8 with hidden frames": ("a.webm", "decord", {"codec": "libvpx", "options": {"auto-alt-ref": "1", "b": "500k"}}),
-    "av1": ("a.mp4", "pyav", {"codec": "libsvtav1", "options": {"preset": "8", "crf": "10"}}),
-    "MPEG transport stream": ("a.ts", "pyav", {"options": {"bf": "2"}}),
-    "MPEG program stream": ("a.mpg", "pyav", {"codec": "mpeg2video", "options": {"bf": "2"}}),
-    "WMV": ("a.wmv", "pyav", {"codec": "wmv2"}),
-    "FLV": ("a.flv", "pyav", {}),
-    "GIF": ("a.gif", "pyav", {"codec": "gif", "pixels": "rgb8"}),
-    "raw h264 without time stamps": ("a.h264", "pyav", {"options": {"bf": "2"}}),
-    "variable frame rate": ("a.mp4", "pyav", {"times": UNEVEN, "options": {"bf": "2"}}),
-    "odd size": ("a.webm", "decord", {"codec": "libvpx-vp9", "size": (97, 65), "options": {"cpu-used": "8"}}),
-    "odd size, 4:4:4": ("a.mp4", "pyav", {"size": (97, 65), "pixels": "yuv444p"}),
-    "turned by 90": ("a.mp4", "pyav", {"rotation": 90}),
-    "turned by 180": ("a.mkv", "pyav", {"rotation": 180}),
-    "turned by 270": ("a.mp4", "pyav", {"rotation": 270}),
-    "mirrored": ("a.mp4", "pyav", {"mirrored": True}),
-    "turned by 90 and mirrored": ("a.mp4", "pyav", {"rotation": 90, "mirrored": True}),
-    "with sound": ("a.mp4", "decord", {"tone": 440.0}),
-}
+QUIET = {"x265-params": "log-level=none"}
 
 SAMPLINGS: dict[str, Sampling] = {
     "uniform": Uniform(frames=7),
@@ -55,33 +28,6 @@ SAMPLINGS: dict[str, Sampling] = {
     "clips": Clips(positions=3, length=5, step=2),
     "keyframes": Keyframes(count=3),
 }
-
-
-@pytest.mark.parametrize("name", CLIPS)
-def test_every_strategy_gets_exactly_the_frames_it_asks_for(tmp_path: Path, name: str) -> None:
-    file, reader, how = CLIPS[name]
-    path = make_clip(tmp_path / file, COUNT, **how)
-    found = probe(path)
-    assert (found.frames, found.reader, found.damaged) == (COUNT, reader, False)
-    assert (found.width, found.height) == how.get("size", (96, 64))
-    assert found.has_audio == ("tone" in how)
-    samples = read_samples(path, SAMPLINGS, None, found)
-    for strategy, sampled in samples.items():
-        asked = choose_frames(SAMPLINGS[strategy], found.pts)
-        assert np.array_equal(sampled.indices, asked)
-        assert read_numbers(sampled.images) == asked.ravel().tolist(), strategy
-        assert np.array_equal(sampled.pts, found.pts[asked[:, asked.shape[1] // 2]])
-        assert not sampled.damaged
-
-
-@pytest.mark.parametrize("name", ["h264, B-frames, one long GOP", "hevc as x265 makes it", "vp9"])
-def test_both_readers_give_the_same_pixels(tmp_path: Path, name: str) -> None:
-    file, _, how = CLIPS[name]
-    path = make_clip(tmp_path / file, COUNT, **how)
-    found, wanted = probe(path), np.array([0, 3, 44, 88])
-    ours, theirs = decode(path, wanted, found), decode(path, wanted, replace(found, reader="pyav"))
-    assert found.reader == "decord" and theirs.seen == 89 and ours.seen == COUNT
-    assert np.array_equal(ours.images, theirs.images) and np.array_equal(ours.pts, theirs.pts)
 
 
 def test_time_stamps_of_uneven_frames_are_kept(tmp_path: Path) -> None:
@@ -107,19 +53,6 @@ def test_very_short_clips_give_every_frame_once(tmp_path: Path, count: int) -> N
     assert found.frames == count and found.duration == pytest.approx(count / 25)
     sampled = read_samples(path, {"uniform": Uniform(frames=28)}, None, found)["uniform"]
     assert read_numbers(sampled.images) == list(range(count))
-
-
-def test_a_cut_without_encoding_shows_what_a_player_shows(tmp_path: Path) -> None:
-    """Cut by copying packets: the frames before the cut are in the file but are not part of the video."""
-    whole = make_clip(
-        tmp_path / "whole.mp4", COUNT, options={"bf": "2", "x264-params": "open-gop=1:keyint=20:scenecut=0"}
-    )
-    for name in ("cut.mp4", "cut.mkv"):
-        path = copy_from(whole, tmp_path / name, keyframe=2)
-        found = probe(path)
-        numbers = read_numbers(read_samples(path, {"all": EveryNth(stride=1)}, None, found)["all"].images)
-        assert found.reader == "pyav" and not found.damaged
-        assert numbers == list(range(numbers[0], COUNT)) and 38 <= numbers[0] <= 40
 
 
 def test_frames_are_scaled_as_they_come(tmp_path: Path) -> None:
@@ -290,23 +223,6 @@ def test_strange_names_are_only_names(tmp_path: Path) -> None:
     for name in ("http:clip.mp4", "concat:a|b.mp4", "-i %03d.mp4", "überraschung 100%.mp4"):
         path = make_clip(tmp_path / "plain.mp4", 3).rename(tmp_path / name)
         assert read_numbers(decode(path, np.array([1, 2]), probe(path)).images) == [1, 2]
-
-
-def copy_from(source: Path, target: Path, keyframe: int) -> Path:
-    """Copy packets from the n-th keyframe on, as a cut without encoding does: leading frames lose what they lean on."""
-    with av.open(str(source)) as given, av.open(str(target), "w") as made:
-        stream = given.streams.video[0]
-        copy = made.add_stream_from_template(stream)
-        packets = [packet for packet in given.demux(stream) if packet.size]
-        keys = [n for n, packet in enumerate(packets) if packet.is_keyframe]
-        packets = packets[keys[keyframe] :]
-        origin = min(packet.pts for packet in packets if packet.pts is not None)
-        for packet in packets:
-            assert packet.pts is not None and packet.dts is not None
-            packet.stream = copy
-            packet.pts, packet.dts = packet.pts - origin, packet.dts - origin
-            made.mux(packet)
-    return target
 
 
 def test_a_video_stream_without_a_frame_is_named_as_such(tmp_path: Path) -> None:

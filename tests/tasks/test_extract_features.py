@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from storage.errors import BadMedia
 from storage.features import FeatureStore
+from storage.looks import Event, LookJob, look_at
 from tasks import extract_features as module
+from tasks import extraction, shards
 from tasks.extract_features import ExtractOptions, read_rows
-from tasks.extractors import ImageFeature, TaggerFeature
+from tasks.extractors import BackboneFeature, TaggerFeature
+from tasks.problems import gather_problems
 from tasks.stage import Job
 from tests.tasks.toy_run import SAMPLING, ToyRun
 
@@ -65,49 +70,65 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
     assert store_of(mine.features(fixed)).count == count == 19, "brought back: its row was never lost"
 
 
-def test_two_features_decode_a_video_once_and_a_second_run_extracts_only_the_new_feature(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
+def look_and_note(job: LookJob) -> Iterator[Event]:
+    """What a decoder does, with a note of each video it was given and the looks wanted of it."""
+    with (job.path.parent / "notes.txt").open("a") as notes:
+        notes.write(f"{job.path.name} {len(job.looks)}\n")
+    yield from look_at(job)
+
+
+def look_badly(job: LookJob) -> Iterator[Event]:
+    """One video kills its decoder."""
+    if job.path.name == min(path.name for path in job.path.parent.glob("*.mp4")):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    yield from look_at(job)
+
+
+def test_two_nets_decode_a_video_once_and_a_second_run_extracts_only_the_new_feature(
+    toy: ToyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy.features()
-    opened: list[str] = []
-    real = module.read_frames
-
-    def counting(work, catalogue, wanted, size):
-        opened.extend(wanted)
-        assert all(set(samplings) == {"clips"} for samplings in wanted.values())
-        return real(work, catalogue, wanted, size)
-
-    monkeypatch.setattr(module, "read_frames", counting)
+    mine = ToyRun(toy.alone, Path(shutil.copytree(toy.data, tmp_path / "copy")))
+    mine.features()
+    monkeypatch.setattr(extraction, "look_at", look_and_note)
+    net = {"net": "timm:test_resnet", "weights": "random", "sampling": "clips"}
     both = ExtractOptions(
         dataset="demo",
         features={
             "scene": TaggerFeature(sampling="clips"),
-            "look": ImageFeature(model="test_resnet", weights="random", sampling="clips"),
+            "look": BackboneFeature(**net),
+            "classes": BackboneFeature(output="classes", over_time="mean", **net),
+            "other": BackboneFeature(**net | {"seed": 1}),
         },
         sampling={"clips": SAMPLING},
     )
-    job = toy.features(both)
-    assert len(opened) == len(set(opened)) == 18
+    job = mine.features(both)
+    notes = (mine.data / "videos" / "notes.txt").read_text().splitlines()
+    assert len(notes) == len(set(notes)) == 18
+    assert all(note.endswith(" 1") for note in notes), "nets that want the same frames share them"
     done = job.workspace.done("extract_features", job.ref.key)
-    assert done is not None and done.summary["extracted"] == {"look": 18}
+    assert done is not None and done.summary["extracted"] == {"look": 18, "classes": 18, "other": 18}
+    shapes = {name: source["shape"] for name, source in json.loads(features_json(job)).items()}
+    assert shapes == {"scene": [16], "look": [96], "classes": [1000], "other": [96]}
 
 
-def test_a_video_that_cannot_be_decoded_is_quarantined_and_not_tried_again(
+def features_json(job: Job) -> bytes:
+    return (job.work().folder / "features.json").read_bytes()
+
+
+def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.read_frames
-    victim: list[str] = []
-
-    def failing(work, catalogue, wanted, size):
-        for id, answer in real(work, catalogue, wanted, size):
-            victim.append(id)
-            yield id, BadMedia("crashed", "the decoder died") if id == victim[0] else answer
-
-    monkeypatch.setattr(module, "read_frames", failing)
-    job = toy.features()
+    before = toy.features()
+    shutil.rmtree(store_of(before).path)
+    in_processes = before.runtime.model_copy(update={"decoders": 1})
+    job = module.extract_features.job(before.workspace, before.data, in_processes, before.options, before.inputs)
+    monkeypatch.setattr(extraction, "look_at", look_badly)
+    job.carry_out()
     rows = read_rows(job.work().folder)["scene"]
-    assert len(rows) == 17 and victim[0] not in rows
-    monkeypatch.setattr(module, "read_frames", real)
+    assert len(rows) == 17
+    (problem,) = gather_problems(job.workspace, [job.ref])
+    assert problem.kind == "crashed" and problem.item not in rows and "SIGSEGV" in problem.reason
+    monkeypatch.setattr(extraction, "look_at", look_at)
     job.carry_out(force=True)
     assert extracted(job) == 0, "known to fail: left alone"
     retrying = job.runtime.model_copy(update={"retry_quarantined": True})
@@ -117,27 +138,43 @@ def test_a_video_that_cannot_be_decoded_is_quarantined_and_not_tried_again(
     assert len(read_rows(job.work().folder)["scene"]) == 18
 
 
-def test_rows_do_not_depend_on_what_was_extracted_before(toy: ToyRun, tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_what_was_extracted_before(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     job = toy.features()
     whole = store_of(job).digest()
     shutil.rmtree(store_of(job).path)
     assert job.done() is None, "the done-marker alone is not believed when the rows are gone"
-    real_add = module._write_row
-    written = []
+    real = extraction.extract
 
-    def stops(running, id, sampled):
-        if len(written) == 7:
-            raise KeyboardInterrupt
-        written.append(id)
-        real_add(running, id, sampled)
-        running.writer.flush()
+    def stops(features, videos, runtime):
+        for n, outcome in enumerate(real(features, videos, runtime), 1):
+            features[0].writer.flush()
+            yield outcome
+            if n == 7:
+                raise KeyboardInterrupt
 
-    module._write_row = stops
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            job.carry_out()
-    finally:
-        module._write_row = real_add
+    monkeypatch.setattr(shards, "extract", stops)
+    with pytest.raises(KeyboardInterrupt):
+        job.carry_out()
+    monkeypatch.setattr(shards, "extract", real)
     job.carry_out()
-    assert extracted(job) == 18 - 7
+    assert extracted(job) <= 18 - 7
     assert store_of(job).digest() == whole
+
+
+def test_rows_that_a_bucket_has_are_not_extracted_again(
+    toy: ToyRun, fixed: ExtractOptions, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("obstore", reason="the extra 's3' is not installed")
+    first = toy.features(fixed)
+    shutil.rmtree(store_of(first).path)
+    bucket = (tmp_path / "bucket").as_uri()
+    (tmp_path / "bucket").mkdir()
+    kept = first.runtime.model_copy(update={"feature_bucket": bucket})
+    here = module.extract_features.job(first.workspace, first.data, kept, first.options, first.inputs)
+    here.carry_out(force=True)
+    assert extracted(here) == 18
+    whole = store_of(here).digest()
+    shutil.rmtree(store_of(here).path)
+    elsewhere = module.extract_features.job(first.workspace, first.data, kept, first.options, first.inputs)
+    elsewhere.carry_out(force=True)
+    assert extracted(elsewhere) == 0 and store_of(elsewhere).digest() == whole

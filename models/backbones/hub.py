@@ -1,0 +1,183 @@
+"""Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library.
+
+timm's files lie in Hugging Face's cache, torchvision's and VGGish's in that of torch.hub: whatever else uses these
+libraries on this machine finds them too."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import torch.hub
+from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError
+
+from models.backbones.weights import WeightsUnavailable, first_line
+from models.backbones.zoo import BACKBONES, canonical, module_of
+
+_VGGISH = "https://github.com/harritaylor/torchvggish/releases/download/v0.1/vggish-10086976.pth"
+_KINETICS = "the Google Drive folder that the README of github.com/kenshohara/3D-ResNets-PyTorch links to"
+
+# timm reads the first of these that a repository has.
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
+_SECONDS = 10.0  # without an answer, a server counts as out of reach
+_HASH = re.compile(r"-([0-9a-f]{8,64})\.")  # torch.hub's custom: the name holds the beginning of the file's sha256
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    """The published weights of a net."""
+
+    net: str
+    file: str
+    repo: str = ""
+    """its repository on Hugging Face's hub, if it lies there"""
+    url: str = ""
+    """its address, if it lies elsewhere"""
+    place: str = ""
+    """in words, if it has no address of its own"""
+    sha256: str = ""
+    """the hash or its beginning, if known beforehand"""
+    licence: str = ""
+    """if its publisher states one"""
+
+    @property
+    def source(self) -> str:
+        return f"https://huggingface.co/{self.repo}" if self.repo else self.url or self.place
+
+
+def wanted_file(net: str) -> WantedFile:
+    """Which file holds the pretrained weights of a net, and where it is to be had."""
+    module = module_of(net)
+    net = canonical(net).partition("@")[0]  # the size of its frames does not make them other weights
+    if module == "image":
+        return _of_timm(net)
+    if module == "vggish":
+        return _at(net, _VGGISH)
+    if module == "resnext3d":
+        return WantedFile(net, "resnext-101-kinetics.pth", place=_KINETICS)
+    from torchvision.models import get_model_weights
+
+    return _at(net, get_model_weights(net.removeprefix("tv:")).DEFAULT.url)
+
+
+def published_files() -> dict[str, WantedFile]:
+    """File name -> whose weights it holds, for names that tell."""
+    from models.backbones.motion import NAMES
+
+    nets = [*BACKBONES, *(canonical(f"tv:{name}") for name in NAMES)]
+    wanted = [wanted_file(net) for net in dict.fromkeys(nets)]
+    # Files on the hub all have the same name; the same weights were published under telling names before.
+    earlier = [_at(w.net, url) for w in wanted if w.repo and (url := _timm_config(w.net).url)]
+    return {w.file: w for w in (*wanted, *earlier) if w.file not in _HUB_FILES}
+
+
+def cached(net: str) -> Path | None:
+    """The pretrained weights of a net, if they are in a cache of this machine already."""
+    wanted = wanted_file(net)
+    if wanted.repo:
+        repo, _, revision = wanted.repo.partition("@")
+        files = dict.fromkeys([wanted.file, *(_HUB_FILES if wanted.file in _HUB_FILES else ())])
+        found = (try_to_load_from_cache(repo, file, revision=revision or None) for file in files)
+        return next((Path(path) for path in found if isinstance(path, str)), None)
+    path = _torch_cache() / wanted.file
+    return path if wanted.url and path.is_file() else None
+
+
+def fetch(net: str) -> Path:
+    """The file with the pretrained weights of a net, downloaded if no cache has it."""
+    wanted = wanted_file(net)
+    found = cached(net)
+    if found is not None:
+        return found
+    if not wanted.repo and not wanted.url:
+        raise WeightsUnavailable(_explained(wanted, "its publisher gives no address that a program could use"))
+    try:
+        return _from_hub(wanted) if wanted.repo else _from_url(wanted)
+    except (OSError, RuntimeError, ValueError, EntryNotFoundError) as error:
+        raise WeightsUnavailable(_explained(wanted, str(getattr(error, "reason", "")) or first_line(error))) from error
+
+
+def _from_hub(wanted: WantedFile) -> Path:
+    if constants.HF_HUB_OFFLINE:
+        raise OSError("HF_HUB_OFFLINE is set")
+    _knock(constants.ENDPOINT)
+    repo, _, revision = wanted.repo.partition("@")
+    try:
+        return Path(hf_hub_download(repo, wanted.file, revision=revision or None, etag_timeout=_SECONDS))
+    except EntryNotFoundError:
+        if wanted.file not in _HUB_FILES:
+            raise
+        return Path(hf_hub_download(repo, _HUB_FILES[1], revision=revision or None, etag_timeout=_SECONDS))
+
+
+def _from_url(wanted: WantedFile) -> Path:
+    target = _torch_cache() / wanted.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _patience():
+        torch.hub.download_url_to_file(wanted.url, str(target), wanted.sha256 or None, progress=sys.stderr.isatty())
+    return target
+
+
+def _knock(address: str) -> None:
+    """Fail within seconds where nobody answers: the hub's own client would try six times, ever more slowly."""
+    try:
+        urlopen(Request(address, method="HEAD"), timeout=_SECONDS).close()  # noqa: S310 - the hub's own https address
+    except HTTPError:
+        return  # it answers: what it says of the file itself is for its client to understand
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """torch.hub waits for ever on a connection that went dead; this makes it give up."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SECONDS)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _torch_cache() -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints"
+
+
+def _of_timm(net: str) -> WantedFile:
+    config = _timm_config(net)
+    licence = config.license or ""
+    if config.hf_hub_id:
+        return WantedFile(net, config.hf_hub_filename or _HUB_FILES[0], repo=config.hf_hub_id, licence=licence)
+    if config.url:
+        return _at(net, config.url, licence)
+    return WantedFile(net, "", place="nowhere: timm publishes no weights of this net", licence=licence)
+
+
+def _timm_config(net: str) -> Any:
+    import timm
+
+    return timm.get_pretrained_cfg(net.removeprefix("timm:"), allow_unregistered=True)
+
+
+def _at(net: str, url: str, licence: str = "") -> WantedFile:
+    file = url.rpartition("/")[2]
+    beginning = _HASH.search(file)
+    return WantedFile(net, file, url=url, sha256=beginning[1] if beginning else "", licence=licence)
+
+
+def _explained(wanted: WantedFile, why: str) -> str:
+    hashed = f"its sha256 begins with {wanted.sha256}" if wanted.sha256 else "its sha256 is not known beforehand"
+    what = f"the file {wanted.file}, from {wanted.source} ({hashed})" if wanted.file else f"from {wanted.source}"
+    return (
+        f"the pretrained weights of '{wanted.net}' are not here and cannot be fetched ({why}); wanted: {what}; get it "
+        f"where there is a network, then run 'longtake weights import FILE --net {wanted.net}'; or say 'weights: random' "
+        "in the recipe, only to try the plumbing"
+    )

@@ -1,0 +1,75 @@
+"""VGGish of Hershey et al. (2017): what a second of sound is like, named such that the public torch weights fit by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from models.backbones.backbone import Backbone, Pictures
+from models.backbones.weights import fill, read_state, seeded
+
+PATCH = (96, 64)
+"""Spectra and mel bands of one item: 0.96 s of sound."""
+EMBEDDING = 128
+
+_CHANNELS = ((64,), (128,), (256, 256), (512, 512))  # each group of convolutions ends in a halving
+
+
+class VGGish(nn.Module):
+    """Patches (N, 1, 96, 64) -> embeddings (N, 128)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        before = 1
+        for group in _CHANNELS:
+            for channels in group:
+                layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU(inplace=True)]
+                before = channels
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        flat = before * (PATCH[0] // 16) * (PATCH[1] // 16)
+        self.embeddings = nn.Sequential(
+            *(nn.Linear(flat, 4096), nn.ReLU(inplace=True)),
+            *(nn.Linear(4096, 4096), nn.ReLU(inplace=True)),
+            *(nn.Linear(4096, EMBEDDING), nn.ReLU(inplace=True)),
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                # Random weights that let the sound through all nine layers; torch's own make it fade.
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        # The weights were learnt with channels last: time, band, channel is the order of a row.
+        return self.embeddings(self.features(patches).permute(0, 2, 3, 1).flatten(1))
+
+
+class SoundBackbone:
+    """A feature for each 0.96 s: the embedding after its last ReLU. The PCA and the 8-bit rounding with which AudioSet's
+    own files were made are not applied."""
+
+    pictures: Pictures | None = None
+    clip: int | None = None
+    outputs: Mapping[str, tuple[int, ...]] = {"embedding": (EMBEDDING,)}
+
+    def __init__(self, name: str, net: VGGish):
+        self.name = name
+        self.net: nn.Module = net.eval().requires_grad_(False)
+
+    @torch.inference_mode()
+    def __call__(self, items: Tensor) -> dict[str, Tensor]:
+        """items (N, 96, 64) float32 log-mel patches -> embedding (N, 128)."""
+        return {"embedding": self.net(items.contiguous()[:, None]).float()}
+
+
+def load(name: str, weights: Path | None, seed: int) -> Backbone:
+    """The net with the weights of a file, such as the public vggish-10086976.pth, or random ones of the seed."""
+    net = seeded(VGGish, seed)
+    if weights is not None:
+        fill(net, read_state(weights, name), name, weights)
+    return SoundBackbone(name, net)

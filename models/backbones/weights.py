@@ -1,0 +1,89 @@
+"""Weights of backbones: seeded, or read from a file that can hold nothing but tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from pickle import UnpicklingError  # what torch.load raises when it refuses; nothing is unpickled here
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+Net = TypeVar("Net", bound=nn.Module)
+
+# Where training scripts put the state dict among other things, and what they put before every name.
+_WRAPPERS = ("state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.")
+
+# Torch's safe reader meets a damaged or malicious file with any of these.
+_UNREADABLE = (UnpicklingError, SafetensorError, OSError, EOFError, RuntimeError, LookupError, ValueError, TypeError)
+
+
+class WeightsUnavailable(RuntimeError):
+    """Weights that cannot be had or do not fit: says which, from where, and what to do instead."""
+
+
+def seeded(build: Callable[[], Net], seed: int) -> Net:
+    """A net with random weights that depend on the seed alone; torch's own generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def read_state(path: Path, name: str) -> dict[str, Tensor]:
+    """The state dict in a .safetensors or .pth file, unwrapped from a 'state_dict' entry and a 'module.' prefix."""
+    if not path.is_file():
+        raise WeightsUnavailable(f"no weights of '{name}' at {path}; give the path of a .safetensors or .pth file")
+    found: Any
+    try:
+        if path.suffix.lower() == ".safetensors":
+            found = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise WeightsUnavailable(
+            f"the file {path} holds no plain weights of '{name}' ({first_line(error)}): it is damaged, or more than "
+            "tensors is pickled in it; save the net's state dict alone, best as .safetensors"
+        ) from error
+    for wrapper in _WRAPPERS:
+        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
+            found = found[wrapper]
+    if not isinstance(found, dict):
+        return {}
+    return {_bare(str(key)): value for key, value in found.items() if isinstance(value, Tensor)}
+
+
+def _bare(key: str) -> str:
+    for prefix in _PREFIXES:
+        key = key.removeprefix(prefix)
+    return key
+
+
+def fill(net: nn.Module, state: Mapping[str, Tensor], name: str, path: Path) -> None:
+    """Load all weights of the net by name; what else is in the file, such as a classifier, is left aside."""
+    # Counters of training steps: eval mode never reads them, and files from before PyTorch 0.4.1 have none.
+    wanted = {key: t for key, t in net.state_dict().items() if not key.endswith(".num_batches_tracked")}
+    wrong = sorted(key for key, t in wanted.items() if getattr(state.get(key), "shape", None) != t.shape)
+    if wrong:
+        raise WeightsUnavailable(
+            f"the file {path} does not fit '{name}': {len(wrong)} of {len(wanted)} weights are missing or of another "
+            f"shape, such as {wrong[0]}; give weights of this very net"
+        )
+    net.load_state_dict({key: state[key] for key in wanted}, strict=False)
+
+
+def digest(net: nn.Module) -> str:
+    """blake2b over names, shapes and bytes of all weights, in the order of their names."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(net.state_dict().items()):
+        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        state.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return state.hexdigest()
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

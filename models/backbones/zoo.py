@@ -1,0 +1,99 @@
+"""The backbones by the names that users know: one table says which file loads each. Importing it loads no torch."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from models.backbones.backbone import Backbone
+
+BACKBONES = {
+    # one frame an item
+    "inception_v4": "image",
+    "resnet101": "image",
+    "resnet152": "image",
+    "resnext101_32x8d": "image",
+    # a clip of frames an item
+    "r3d_18": "motion",
+    "resnext101_3d": "resnext3d",
+    # boxes of a frame
+    "fasterrcnn_resnet50_fpn_v2": "region",
+    # sound
+    "vggish": "vggish",
+}
+"""name -> the module beside this one whose load(name, weights, seed) gives the backbone"""
+
+PREFIXES = {"timm:": "image", "tv:": "motion"}
+"""what opens any other net of timm or any other video net of torchvision -> its module"""
+
+
+SIZED = "region"
+"""the module whose nets can be asked for at another size of frame, as in fasterrcnn_resnet50_fpn_v2@320"""
+
+
+class UnknownBackbone(ValueError):
+    """A name that no backbone has: says which there are."""
+
+
+class UnknownOutput(ValueError):
+    """An output that a backbone does not have: says which it has."""
+
+
+def canonical(name: str) -> str:
+    """The one name of a net that has two, such as resnet101 for timm:resnet101."""
+    for prefix, module in PREFIXES.items():
+        if BACKBONES.get(name.removeprefix(prefix)) == module:
+            return name.removeprefix(prefix)
+    return name
+
+
+def module_of(name: str) -> str:
+    """Which module loads a backbone; an unknown name is refused with the known ones."""
+    name = canonical(name)
+    whole, at, _ = name.partition("@")
+    if name in BACKBONES or (at and BACKBONES.get(whole) == SIZED):
+        return BACKBONES[whole]
+    for prefix, module in PREFIXES.items():
+        if name.startswith(prefix) and name.removeprefix(prefix) in _names_behind(prefix):
+            return module
+    raise UnknownBackbone(_unknown(name))
+
+
+def open_backbone(name: str, weights: Path | None, seed: int) -> Backbone:
+    """A backbone by name, with the weights of a file, or with random ones from a seed."""
+    module = import_module(f"models.backbones.{module_of(name)}")
+    return cast("Backbone", module.load(canonical(name), weights, seed))
+
+
+def check_output(backbone: Backbone, output: str) -> tuple[int, ...]:
+    """The shape of one item's output; an output that the backbone does not have is refused with those it has."""
+    if output not in backbone.outputs:
+        why = "; its weights hold no classifier" if output == "classes" else ""
+        raise UnknownOutput(f"'{backbone.name}' has no output '{output}'{why}; it has {', '.join(backbone.outputs)}")
+    return backbone.outputs[output]
+
+
+def _names_behind(prefix: str) -> frozenset[str]:
+    if prefix == "timm:":
+        import timm
+
+        return frozenset([*timm.list_models(include_tags=False), *timm.list_models(include_tags=True)])
+    from models.backbones.motion import NAMES
+
+    return frozenset(NAMES)
+
+
+def _unknown(name: str) -> str:
+    plain = name.partition(":")[2] if name.startswith(tuple(PREFIXES)) else name
+    known = {n: n for n in BACKBONES} | {
+        n: canonical(f"{prefix}{n}") for prefix in PREFIXES for n in sorted(_names_behind(prefix))
+    }
+    similar = dict.fromkeys(known[n] for n in difflib.get_close_matches(plain, list(known), n=5))
+    return (
+        f"there is no backbone '{name}'"
+        + (f"; similar: {', '.join(similar)}" if similar else "")
+        + f"; known: {', '.join(BACKBONES)}, timm:<any net of timm>, tv:<any video net of torchvision>"
+    )

@@ -1,0 +1,168 @@
+"""The table of nearest neighbours: for every video the training videos most like it, and the near twins among them.
+
+neighbours.parquet          video_id, split, neighbours (ids, nearest first), distances; its metadata say what was compared
+blocks/rows-<split>-<range> the same for some rows, while the table is being made: what a kill leaves is used again
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage.errors import MissingFeatures, StorageError
+
+_FACTS = b"longtake_neighbours"
+_SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),
+        ("split", pa.string()),
+        ("neighbours", pa.list_(pa.string())),
+        ("distances", pa.list_(pa.float64())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class NeighbourFacts:
+    """What a table was made from."""
+
+    feature: str
+    feature_key: str
+    """the key of the extractor that made the feature"""
+    metric: str
+    k: int
+    """how many neighbours were asked for; a split of fewer videos gives fewer"""
+    items: int
+    """how many training videos were compared (N)"""
+    contents: str
+    """hash of all the vectors compared and of whose they are"""
+
+
+def neighbour_table(
+    ids: Sequence[str],
+    split: str,
+    items: Sequence[str],
+    numbers: npt.NDArray[np.int64],
+    distances: npt.NDArray[np.float64],
+    facts: NeighbourFacts,
+) -> pa.Table:
+    """n ids, the ids of the items, numbers of items (n, k) and distances (n, k) -> one row an id."""
+    offsets = pa.array(np.arange(len(ids) + 1) * numbers.shape[1], pa.int32())
+    columns = [
+        pa.array(ids, pa.string()),
+        pa.array([split] * len(ids), pa.string()),
+        pa.ListArray.from_arrays(offsets, pa.array(items, pa.string()).take(pa.array(numbers.ravel()))),
+        pa.ListArray.from_arrays(offsets, pa.array(distances.ravel())),
+    ]
+    return pa.table(columns, schema=_SCHEMA.with_metadata({_FACTS: json.dumps(asdict(facts)).encode()}))
+
+
+def block_path(folder: Path, split: str, start: int, stop: int) -> Path:
+    """Where the rows start .. stop - 1 of a split are kept until the table is whole."""
+    return folder / "blocks" / f"rows-{split}-{start:08}-{stop:08}.parquet"
+
+
+def read_block(path: Path, facts: NeighbourFacts) -> pa.Table | None:
+    """The rows in a block's file; None if there is no such file, or it was made from something else."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException):
+        return None
+    return table if _facts_of(table, path) == facts else None
+
+
+def _facts_of(table: pa.Table, path: Path) -> NeighbourFacts:
+    try:
+        return NeighbourFacts(**json.loads((table.schema.metadata or {})[_FACTS]))
+    except (KeyError, ValueError, TypeError) as error:
+        raise StorageError(
+            f"{path} does not say what it was made from ({error!r}); run with '--force find_neighbours'"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest training videos of every video in a table."""
+
+    table: pa.Table
+    facts: NeighbourFacts
+
+    @classmethod
+    def open(cls, folder: Path) -> Neighbours:
+        path = folder / "neighbours.parquet"
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise StorageError(f"cannot read {path}: {error}; run with '--force find_neighbours'") from error
+        return cls(table, _facts_of(table, path))
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def ids(self, split: str) -> list[str]:
+        """The videos of a split that are in the table, in the order of the catalogue."""
+        return self.table.filter(pc.equal(self.table["split"], split))["video_id"].to_pylist()
+
+    def of(self, video_id: str) -> list[tuple[str, float]]:
+        """The nearest training videos of one video and how far they are, nearest first; never the video itself."""
+        if video_id not in self._rows:
+            raise MissingFeatures(
+                f"{video_id} is not in the table of nearest neighbours: it has no '{self.facts.feature}' features, or its "
+                "split is not among the recipe's neighbours.queries"
+            )
+        row = self._rows[video_id]
+        names, distances = self.table["neighbours"][row].as_py(), self.table["distances"][row].as_py()
+        return list(zip(names, distances, strict=True))
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {id: row for row, id in enumerate(self.table["video_id"].to_pylist())}
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Two videos that are much alike, with their captions. Two of a training split: the first comes first in the catalogue;
+    else `second` is the training video."""
+
+    first: str
+    second: str
+    distance: float
+    first_captions: tuple[str, ...]
+    second_captions: tuple[str, ...]
+
+
+def near_twins(
+    table: Neighbours, captions: Mapping[str, Sequence[str]], most: int = 12, split: str = "train"
+) -> list[Twins]:
+    """The closest pairs of a split's videos and training videos: closest first, each pair once.
+
+    captions: video id -> its captions; a video without any has none here too."""
+    rows = table.table.filter(pc.equal(table.table["split"], split))
+    ids = rows["video_id"].to_pylist()
+    number = {id: n for n, id in enumerate(ids)}
+    owners = pc.list_parent_indices(rows["neighbours"].combine_chunks()).to_numpy()
+    names = pc.list_flatten(rows["neighbours"].combine_chunks())
+    distances = pc.list_flatten(rows["distances"].combine_chunks()).to_numpy()
+    seen: set[frozenset[str]] = set()
+    pairs: list[Twins] = []
+    for place in np.argsort(distances, kind="stable"):
+        if len(pairs) == most:
+            break
+        first, second = ids[owners[place]], names[int(place)].as_py()
+        if (pair := frozenset((first, second))) in seen:
+            continue
+        seen.add(pair)
+        if number.get(second, len(ids)) < number[first]:
+            first, second = second, first
+        told = (tuple(captions.get(id, ())) for id in (first, second))
+        pairs.append(Twins(first, second, float(distances[place]), *told))
+    return pairs

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from models.scores.bootstrap import Difference, compare, intervals
-from models.scores.corpus import CorpusScores, score_corpus
-from models.scores.java import JavaFailed, NoJava
-from models.scores.meteor import Meteor
+from models.scores.corpus import SCORES, score_captions
+from models.scores.diversity import diversity
 from storage.caption_files import read_predictions, read_reference_file
 from storage.errors import BadInput
 from storage.ptb import ptb_tokenize
-from tasks.evaluate import SCORES
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,16 @@ class Scored:
 
     predictions: str
     items: int
-    scores: dict[str, float]
+    scores: dict[str, float | None]
+    """every metric; None if it was not computed"""
     intervals: dict[str, tuple[float, float]]
+    diversity: dict[str, float]
+    """UniCap, AvgLen, Vocabulary and, where training captions are given, Copied"""
     not_computed: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     """ids with references and no prediction"""
+    ignored: list[str] = field(default_factory=list)
+    """ids with a prediction and no reference that has a word"""
 
 
 @dataclass(frozen=True)
@@ -44,88 +48,112 @@ class Comparison:
         return asdict(self)
 
 
-def score_files(predictions: Path, references: Path, against: Path | None, meteor: bool = True) -> Comparison:
-    """Score caption files after PTB tokenisation. Only items with references count; both files are scored on the same."""
-    read = {id: _tokenised(texts) for id, texts in read_reference_file(references).items()}
-    truth = {id: texts for id, texts in read.items() if texts}
+def score_files(
+    predictions: Path,
+    references: Path,
+    against: Path | None = None,
+    meteor: bool = True,
+    spice_jars: Path | None = None,
+    training: Path | None = None,
+    tokenized: bool = False,
+) -> Comparison:
+    """Score caption files after PTB tokenisation, or as they are if they are `tokenized`: cutting words twice can change
+    them ("-lrb-"). Only items with references count; both files are scored on the same."""
+    cut = list[str] if tokenized else _words
+    read = {id: cut(texts) for id, texts in read_reference_file(references).items()}
+    truth = {id: texts for id, texts in read.items() if any(map(str.strip, texts))}
+    if not truth:
+        raise BadInput(f"no reference in {references} has a word; there is nothing to compare with")
     files = [predictions, *([against] if against else [])]
     said = [read_predictions(path) for path in files]
     shared = [id for id in truth if all(id in captions for captions in said)]
-    if not truth:
-        raise BadInput(f"no reference in {references} has a word; there is nothing to compare with")
     if not shared:
-        example = next(iter(said[0]))
-        raise BadInput(
-            f"no item of {predictions} has references in {references}; ids look like '{example}' there "
-            f"and '{next(iter(truth))}' here"
-        )
-    kept = {id: truth[id] for id in shared}
-    results = [score_corpus({id: " ".join(ptb_tokenize(captions[id])) for id in shared}, kept) for captions in said]
-    extra = _meteor([{id: " ".join(ptb_tokenize(c[id])) for id in shared} for c in said], kept) if meteor else {}
+        raise BadInput(_nothing_shared(files, said, references, truth))
+    words = [dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in said]
+    results = score_captions(words, {id: truth[id] for id in shared}, meteor, spice_jars)
+    seen = [text for texts in read_reference_file(training).values() for text in cut(texts)] if training else None
     scored = [
-        _scored(path, result, sorted(truth.keys() - captions.keys()), extra.get(n, "not asked for"))
-        for n, (path, result, captions) in enumerate(zip(files, results, said, strict=True))
+        Scored(
+            predictions=str(path),
+            items=len(shared),
+            scores=result.figures(),
+            intervals=intervals(result.scores),
+            diversity=diversity(list(captions.values()), seen).named(),
+            not_computed=result.not_computed,
+            missing=sorted(truth.keys() - whole.keys()),
+            ignored=sorted(whole.keys() - truth.keys()),
+        )
+        for path, result, captions, whole in zip(files, results, words, said, strict=True)
     ]
-    return Comparison(scored, compare(results[0], results[1]) if against else {})
+    return Comparison(scored, compare(results[0].scores, results[1].scores) if against else {})
 
 
-def _tokenised(texts: Sequence[str]) -> list[str]:
-    """References as words; those without any are no references."""
-    return [" ".join(words) for text in texts if (words := ptb_tokenize(text))]
+def _words(texts: Sequence[str]) -> list[str]:
+    return [" ".join(ptb_tokenize(text)) for text in texts]
 
 
-def _meteor(said: Sequence[Mapping[str, str]], truth: Mapping[str, Sequence[str]]) -> dict[int, float | str]:
-    """METEOR of every file, or the reason why it was not computed: all other metrics do without Java."""
-    try:
-        with Meteor() as meteor:
-            return {n: meteor.score(captions, truth)[0] for n, captions in enumerate(said)}
-    except (NoJava, JavaFailed) as error:
-        return dict.fromkeys(range(len(said)), str(error))
-
-
-def _scored(path: Path, result: CorpusScores, missing: list[str], meteor: float | str) -> Scored:
-    scores = {name: result.corpus[name] for name in SCORES}
-    not_computed = {}
-    if isinstance(meteor, str):
-        not_computed["METEOR"] = meteor
-    else:
-        scores["METEOR"] = meteor
-    return Scored(str(path), len(result.per_video), scores, intervals(result), not_computed, missing)
+def _nothing_shared(
+    files: Sequence[Path], said: Sequence[Mapping[str, str]], references: Path, truth: Mapping[str, Sequence[str]]
+) -> str:
+    for path, captions in zip(files, said, strict=True):
+        if not captions.keys() & truth.keys():
+            return (
+                f"no item of {path} has references in {references}; ids look like '{next(iter(captions))}' there "
+                f"and '{next(iter(truth))}' here"
+            )
+    return f"{files[0]} and {files[1]} caption different items; only items that both have can be compared"
 
 
 def print_comparison(found: Comparison, out: Console) -> None:
     first, *rest = found.scored
-    if rest:
-        columns = [
-            "metric",
-            Path(first.predictions).name,
-            Path(rest[0].predictions).name,
-            "difference",
-            "95 % interval",
-            "p",
-        ]
-    else:
-        columns = ["metric", Path(first.predictions).name, "95 % interval"]
-    table = Table(*columns, title=f"{first.items} items", title_justify="left")
-    for name in first.scores:
-        row = [name, *(f"{100 * scored.scores[name]:.2f}" for scored in found.scored)]
+    names = [Path(scored.predictions).name for scored in found.scored]
+    columns = ["metric", *names, *(["difference", "95 % interval", "p"] if rest else ["95 % interval"])]
+    table = Table(*map(escape, columns), title=f"{first.items:,} items", title_justify="left")
+    for name in SCORES:
+        shown = [_percent(scored.scores[name]) for scored in found.scored]
         if rest:
-            difference = found.differences.get(name)
-            row.append(f"{100 * (first.scores[name] - rest[0].scores[name]):+.2f}")
-            row += [_range((difference.low, difference.high)), f"{difference.p:.3f}"] if difference else ["", ""]
+            table.add_row(name, *shown, *_difference(found.differences.get(name)))
         else:
-            row.append(_range(first.intervals.get(name)))
-        table.add_row(*row)
+            table.add_row(name, *shown, _range(first.intervals.get(name)))
     out.print(table)
-    for scored in found.scored:
+    more = Table("captions", *map(escape, names))
+    for name in first.diversity:
+        more.add_row(name, *(_figure(name, scored) for scored in found.scored))
+    out.print(more)
+    for scored in found.scored if rest else [first]:
         for name, why in scored.not_computed.items():
-            out.print(f"{name} not computed: {why}", highlight=False)
-        if scored.missing:
-            shown = ", ".join(scored.missing[:5])
-            out.print(
-                f"{scored.predictions}: {len(scored.missing)} items with references have no caption ({shown}, ...)"
-            )
+            of = f" of {Path(scored.predictions).name}" if rest else ""
+            out.print(f"{name}{of} not computed: {why}", highlight=False, markup=False, soft_wrap=True)
+        _print_ids(out, scored.predictions, scored.missing, "items with references have no caption and were not scored")
+        _print_ids(
+            out, scored.predictions, scored.ignored, "captions have no reference with a word and were not scored"
+        )
 
 
-def _range(edges: tuple[float, float] | None) -> str:
-    return f"{100 * edges[0]:.2f} to {100 * edges[1]:.2f}" if edges else ""
+def _percent(value: float | None) -> str:
+    return "not computed" if value is None else f"{100 * value:.2f}"
+
+
+def _difference(difference: Difference | None) -> tuple[str, str, str]:
+    if difference is None:
+        return "", "", ""
+    return f"{100 * difference.value:+.2f}", _range((difference.low, difference.high)), f"{difference.p:.3f}"
+
+
+def _range(edges: tuple[float, float] | None, scale: float = 100) -> str:
+    return f"{scale * edges[0]:.2f} to {scale * edges[1]:.2f}" if edges else ""
+
+
+def _figure(name: str, scored: Scored) -> str:
+    value = scored.diversity[name]
+    if name == "Copied":
+        return f"{100 * value:.1f} %"
+    if name == "AvgLen":
+        return f"{value:.2f} ({_range(scored.intervals.get(name), 1)})"
+    return f"{value:,}"
+
+
+def _print_ids(out: Console, path: str, ids: Sequence[str], what: str) -> None:
+    if ids:
+        shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
+        out.print(f"{path}: {len(ids):,} {what} ({shown})", highlight=False, markup=False, soft_wrap=True)

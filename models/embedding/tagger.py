@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from models.options import Options
 
+GRID = 4
+"""cells each way that a position is cut into, where its parts are asked for"""
+
 
 class TaggerOptions(Options):
     """The net that tags clips with words."""
@@ -89,12 +92,31 @@ class WordTagger(nn.Module):
         """clips (P, M, S, S, 3) uint8 of one video -> position features (P, D). Call it in eval mode."""
         return self._positions(clips)
 
+    def features_and_cells(self, clips: Tensor) -> tuple[Tensor, Tensor]:
+        """clips (P, M, S, S, 3) uint8 -> `features` (P, D), and of each position what its feature would be if only one cell
+        of its frames answered (P, G*G, D), row by row. Call it in eval mode."""
+        maps = self._maps(clips)
+        parts = nn.functional.adaptive_max_pool2d(maps, GRID).flatten(2).transpose(1, 2)
+        cells = self._gathered(parts.flatten(0, 1)).unflatten(0, parts.shape[:2])
+        return self._gathered(maps.amax((2, 3))), cells
+
     def word_probabilities(self, clips: Tensor) -> Tensor:
         """clips (B, P, M, S, S, 3) uint8 -> (B, K), each word on its own. Call it in eval mode."""
         return torch.sigmoid(self(clips))
 
+    def words_of_video(self, rows: Tensor) -> Tensor:
+        """All position features (P, D) of one video -> the probabilities of its words (K,): GL-RG's W (eq. 1). A video at a
+        time: so no other video's length plays a part. Call it in eval mode."""
+        return torch.sigmoid(self.word_logits(rows.unsqueeze(0)).squeeze(0))
+
     def _positions(self, clips: Tensor) -> Tensor:
         """(N, M, S, S, 3) uint8 -> (N, D)."""
+        # The strongest answer wherever it is: an edge that moves left, or a corner, means the same everywhere. A net that
+        # keeps the places learns the training clips by heart instead (shapes stayed at chance on new ones).
+        return self._gathered(self._maps(clips).amax((2, 3)))
+
+    def _maps(self, clips: Tensor) -> Tensor:
+        """(N, M, S, S, 3) uint8 -> (N, C, Y, X)."""
         M, S = self.options.frames, self.options.size
         if clips.shape[1:] != (M, S, S, 3):
             raise ValueError(
@@ -104,10 +126,12 @@ class WordTagger(nn.Module):
         pixels = clips.float() / 255
         middle = pixels[:, M // 2]
         moved = [pixels[:, m] - middle for m in range(M) if m != M // 2]
-        maps = self.convolutions(torch.cat([middle - 0.5, *moved], dim=-1).permute(0, 3, 1, 2))
-        # The strongest answer wherever it is: an edge that moves left, or a corner, means the same everywhere. A net that
-        # keeps the places learns the training clips by heart instead (shapes stayed at chance on new ones).
-        rows = self.gather(maps.amax((2, 3)))
+        maps: Tensor = self.convolutions(torch.cat([middle - 0.5, *moved], dim=-1).permute(0, 3, 1, 2))
+        return maps
+
+    def _gathered(self, strongest: Tensor) -> Tensor:
+        """The strongest answers (N, C) -> features (N, D)."""
+        rows = self.gather(strongest)
         if self.training and len(rows) == 1:  # a batch of one position has no statistics of its own
             self.norm.eval()
             rows = self.norm(rows)

@@ -1,11 +1,13 @@
-"""Cross-entropy (XE): the captioner should find every next word of the ground truth likely."""
+"""Cross-entropy (XE): the captioner should find every next word of the ground truth likely. Discriminative (DXE): the
+more so, the better the caption."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from models.captioner import Captioner
-from models.types import Batch
+from models.decoders.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
+from models.types import PAD, Batch
 
 
 class CrossEntropy:
@@ -13,11 +15,46 @@ class CrossEntropy:
 
     With label smoothing e, a token's target is (1 - e) of itself and e spread evenly over the vocabulary."""
 
-    def __init__(self, label_smoothing: float = 0.0):
+    def __init__(self, label_smoothing: float = 0.0, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and less than 1")
         self.label_smoothing = label_smoothing
+        self.sampling = sampling
+        self.epoch = epoch
+
+    def at(self, epoch: int) -> CrossEntropy:
+        """The same, with the schedule where it is in `epoch`."""
+        return CrossEntropy(self.label_smoothing, self.sampling, epoch)
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
-        logits, tokens = captioner.word_logits(batch)
+        logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
         return nn.functional.cross_entropy(logits, tokens, label_smoothing=self.label_smoothing)
+
+
+class DiscriminativeCrossEntropy:
+    """(captioner, batch) -> -sum(w log p(token)) / number of real tokens, with w the weight of the token's caption (GL-RG
+    eq. 8; the weights are the batch's, raw)."""
+
+    def __init__(self, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
+        self.sampling = sampling
+        self.epoch = epoch
+
+    def at(self, epoch: int) -> DiscriminativeCrossEntropy:
+        """The same, with the schedule where it is in `epoch`."""
+        return DiscriminativeCrossEntropy(self.sampling, epoch)
+
+    def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
+        if batch.weights is None:
+            raise ValueError(
+                f"the captions of {', '.join(batch.video_ids[:3])}... have no weights, and discriminative cross-entropy "
+                "weighs captions: compute caption weights with the text, or train with plain cross-entropy"
+            )
+        logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
+        assert batch.tokens is not None  # word_logits has seen to it
+        if batch.weights.shape != batch.tokens.shape[:1]:
+            raise ValueError(
+                f"{len(batch.tokens)} captions came with weights of shape {tuple(batch.weights.shape)}: one each is wanted"
+            )
+        real = batch.tokens[:, 1:] != PAD
+        weights = batch.weights.unsqueeze(1).expand_as(real)[real]
+        return (weights * nn.functional.cross_entropy(logits, tokens, reduction="none")).mean()

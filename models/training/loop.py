@@ -123,12 +123,13 @@ def fit(
     total_steps = options.epochs * per_epoch
     while step < total_steps:
         epoch, skip = divmod(step, per_epoch)
+        now = objective.at(epoch)
         for batch in batches(epoch, skip):
             rate = learning_rate_at(step, total_steps, options)
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.zero_grad(set_to_none=True)
-            total, terms = objective(model, batch.to(device))
+            total, terms = now(model, batch.to(device))
             losses = {name: loss.item() for name, loss in terms.items()} | {"total": total.item()}
             if not all(math.isfinite(loss) for loss in losses.values()):
                 raise _non_finite("loss", losses, step, batch)

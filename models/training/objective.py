@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -13,17 +14,45 @@ class Term(Protocol):
     def __call__(self, model: Any, batch: Any, /) -> Tensor: ...
 
 
+@runtime_checkable
+class ScheduledTerm(Protocol):
+    """A term that changes from epoch to epoch."""
+
+    def at(self, epoch: int) -> Term:
+        """The term of an epoch (from 0): a function of the epoch alone, so that a resume needs no state of it."""
+        ...
+
+
+@runtime_checkable
+class SharingModel(Protocol):
+    """A model whose passes over a batch can be made once for several terms."""
+
+    def sharing(self) -> AbstractContextManager[None]: ...
+
+
 class Objective:
-    """`Objective(xe=(1.0, CrossEntropy()), rebuild=(0.2, term))`: the weighted sum of its terms."""
+    """`Objective(xe=(1.0, CrossEntropy()), rebuild=(0.2, term))`: the weighted sum of its terms.
+
+    Terms that ask the same pass of a model get the same one: each is written as if it were alone."""
 
     def __init__(self, **terms: tuple[float, Term]):
         if not terms:
             raise ValueError("an objective needs at least one term, such as Objective(xe=(1.0, CrossEntropy()))")
         self.terms = terms
 
+    def at(self, epoch: int) -> Objective:
+        """The objective of an epoch (from 0): the same weights, and scheduled terms as they are then."""
+        return Objective(
+            **{
+                name: (weight, term.at(epoch) if isinstance(term, ScheduledTerm) else term)
+                for name, (weight, term) in self.terms.items()
+            }
+        )
+
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The total to minimise, and each term before its weight, detached."""
-        losses = {name: term(model, batch) for name, (_, term) in self.terms.items()}
+        with model.sharing() if isinstance(model, SharingModel) else nullcontext():
+            losses = {name: term(model, batch) for name, (_, term) in self.terms.items()}
         weighted = [weight * losses[name] for name, (weight, _) in self.terms.items()]
         total = weighted[0]
         for more in weighted[1:]:

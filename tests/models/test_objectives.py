@@ -1,4 +1,4 @@
-"""Cross-entropy against a plain loop, and objectives as weighted sums of named terms."""
+"""Cross-entropies against plain loops, and objectives as weighted sums of named terms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.losses.cross_entropy import CrossEntropy
+from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
 from models.training.objective import Objective
 from models.types import PAD
 from tests.models.toy_captions import VOCABULARY, toy_batch, toy_captioner
@@ -35,6 +35,47 @@ def test_padding_tokens_and_caption_weights_play_no_part() -> None:
     longer = torch.cat([batch.tokens, torch.full((len(batch.tokens), 3), PAD)], 1)
     padded = replace(batch, tokens=longer, weights=torch.rand(len(longer)))
     assert CrossEntropy()(captioner, padded).item() == pytest.approx(CrossEntropy()(captioner, batch).item(), rel=1e-6)
+
+
+def test_discriminative_cross_entropy_equals_a_loop_with_each_captions_weight() -> None:
+    captioner, batch = toy_captioner(), toy_batch()
+    assert batch.tokens is not None
+    weights = np.random.default_rng(0).random(len(batch.tokens)) * 3
+    log_probs = captioner(batch).detach().double().numpy()
+    total, count = 0.0, 0
+    for n, caption in enumerate(batch.tokens.tolist()):
+        for t, token in enumerate(caption[1:]):
+            if token != PAD:
+                total -= weights[n] * log_probs[n, t, token]
+                count += 1
+    weighed = replace(batch, weights=torch.tensor(weights, dtype=torch.float32))
+    dxe = DiscriminativeCrossEntropy()
+    assert dxe(captioner, weighed).item() == pytest.approx(total / count, rel=1e-5)
+    ones = replace(batch, weights=torch.ones(len(batch.tokens)))
+    assert dxe(captioner, ones).item() == pytest.approx(CrossEntropy()(captioner, batch).item(), rel=1e-6)
+
+
+def test_a_weight_stays_with_its_caption_and_a_weight_of_zero_leaves_it_out() -> None:
+    captioner, batch = toy_captioner(), toy_batch()
+    assert batch.tokens is not None and batch.owner is not None
+    batch = replace(batch, weights=torch.rand(len(batch.tokens), generator=torch.Generator().manual_seed(0)))
+    assert batch.tokens is not None and batch.owner is not None and batch.weights is not None
+    order = torch.tensor([5, 0, 3, 2, 7, 4, 1, 6])
+    dxe = DiscriminativeCrossEntropy()
+    shuffled = replace(batch, tokens=batch.tokens[order], owner=batch.owner[order], weights=batch.weights[order])
+    assert dxe(captioner, shuffled).item() == pytest.approx(dxe(captioner, batch).item(), rel=1e-5)
+    assert dxe(captioner, replace(shuffled, weights=batch.weights)).item() != pytest.approx(
+        dxe(captioner, batch).item(), rel=1e-3
+    )
+    assert dxe(captioner, replace(batch, weights=torch.zeros(8))).item() == 0
+
+
+def test_captions_without_their_weights_are_refused() -> None:
+    captioner, batch = toy_captioner(), toy_batch()
+    with pytest.raises(ValueError, match=r"v0, v1, v2\.\.\. have no weights"):
+        DiscriminativeCrossEntropy()(captioner, batch)
+    with pytest.raises(ValueError, match=r"8 captions came with weights of shape \(4,\)"):
+        DiscriminativeCrossEntropy()(captioner, replace(batch, weights=torch.ones(4)))
 
 
 def test_smoothing_out_of_range_is_refused() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from models.captioner import Captioner
+from models.captioners.lstm import MpLstmOptions, SaLstmOptions
 from models.types import BOS, EOS, PAD, Batch
-from models.zoo import MpLstmOptions, SaLstmOptions, build_captioner
+from models.zoo import build_captioner
 
 VOCABULARY = 11
 SIZES = {"rgb": 6, "motion": 4}

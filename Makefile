@@ -35,7 +35,11 @@ format: $(VENV)/.installed-dev  ## format the code
 
 bench: $(VENV)/.installed-dev  ## measure, as ratios against rivals or limits of the same run
 	$(BIN)/python benches/bookkeeping.py
+	$(BIN)/python benches/boosting.py
+	$(BIN)/python benches/decoding.py
+	$(BIN)/python benches/extraction.py
 	$(BIN)/python benches/feature_reading.py
+	$(BIN)/python benches/neighbours.py
 	$(BIN)/python benches/scores.py
 
 clean:  ## remove the virtual environment and caches (never a workspace)

@@ -15,6 +15,7 @@ from rich.table import Table
 from flows.cli_features import features_app
 from flows.cli_options import (
     DEFAULT_WORKSPACE,
+    INTERRUPTED,
     QUARANTINED,
     DataOption,
     DryOption,
@@ -29,6 +30,7 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
+from flows.cli_weights import weights_app
 from flows.printing import err, out, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
 from storage.workspace import Workspace
@@ -42,10 +44,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(features_app, name="features")
+app.add_typer(weights_app, name="weights")
+
+
+_TRAINED = "(trained)"  # the last stage of training that a recipe has
 
 
 @app.command()
 def demo(
+    recipe: Annotated[str, typer.Argument(help="The recipe demo, or a variant such as demo-glrg.")] = "demo",
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     settings: SetOption = None,
     until: UntilOption = None,
@@ -58,8 +65,7 @@ def demo(
     from flows.demo import demo_recipe
 
     space = Workspace.open(workspace)
-    recipe = demo_recipe(space, settings or [], draw=not dry_run)
-    _go(recipe, space, force or [], until, dry_run, as_json, verbose)
+    _go(demo_recipe(space, settings or [], not dry_run, recipe), space, force or [], until, dry_run, as_json, verbose)
 
 
 @app.command()
@@ -81,6 +87,8 @@ def run(
 
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
     loaded = load_recipe(recipe, settings, data, kind)
+    if until == _TRAINED:
+        until = "boost" if loaded.boosting else "seed"
     _go(loaded, Workspace.open(workspace), force or [], until, dry_run, as_json, verbose)
 
 
@@ -103,7 +111,7 @@ def _up_to(stage: str, text: str) -> Callable[..., None]:
 
 
 app.command("extract")(_up_to("extract_features", "Run a recipe up to its features."))
-app.command("train")(_up_to("seed", "Run a recipe up to its trained captioner."))
+app.command("train")(_up_to(_TRAINED, "Run a recipe up to its trained captioner."))
 app.command("evaluate")(_up_to("evaluate", "Run a recipe up to its scores."))
 
 
@@ -115,12 +123,15 @@ def score(
     references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
     against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
     meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
+    training: Annotated[Path | None, typer.Option(help="Training captions: tells the share copied from them.")] = None,
+    spice_jars: Annotated[Path | None, typer.Option(help="Folder with the CoreNLP 3.6.0 jars, for SPICE.")] = None,
+    tokenized: Annotated[bool, typer.Option("--tokenized", help="Words are cut by the PTB tokenizer already.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Score a file of captions: BLEU, METEOR, ROUGE-L and CIDEr, with 95 % bootstrap intervals."""
+    """Score a file of captions: BLEU, METEOR, ROUGE-L, CIDEr and more, with 95 % bootstrap intervals."""
     from flows.score import print_comparison, score_files
 
-    found = score_files(predictions, references, against, meteor)
+    found = score_files(predictions, references, against, meteor, spice_jars, training, tokenized)
     if as_json:
         out.print_json(data=found.to_json())
     else:
@@ -234,6 +245,9 @@ def _go(
     except LongtakeError:
         print_problems(problems_so_far(recipe, space))
         raise
+    except KeyboardInterrupt:
+        err.print("interrupted; what is finished is kept, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         out.print_json(data=outcome.to_json())
     else:
@@ -248,8 +262,8 @@ def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str
     from flows.recipe import load_recipe
     from storage.runs import load_runs
 
-    if name == "demo" and data is None and kind is None:
-        return demo_recipe(space, settings, draw=False)
+    if name.startswith("demo") and data is None and kind is None:
+        return demo_recipe(space, settings, False, name)
     recipe = load_recipe(name, settings, data, kind)
     if recipe.dataset.path is None:
         last = next((run for run in load_runs(space) if run.recipe_name == recipe.name), None)

@@ -1,4 +1,4 @@
-"""The demo: the recipe 'demo' on a world of its own inside the workspace, drawn when it is not there yet."""
+"""The demo: the recipe 'demo' or a variant of it, on a world of its own in the workspace, drawn when it is not there yet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from storage.workspace import Workspace
 from tasks.progress import console, meter
 
 
-def demo_recipe(workspace: Workspace, settings: Sequence[str], draw: bool = True) -> Recipe:
-    """The demo recipe with its world's folder filled in. Another seed or size is another world beside the first."""
-    recipe = load_recipe("demo", settings)
+def demo_recipe(workspace: Workspace, settings: Sequence[str], draw: bool = True, name: str = "demo") -> Recipe:
+    """A recipe for the demo world with its folder filled in. Another seed or size is another world beside the first."""
+    recipe = load_recipe(name, settings)
     if not isinstance(recipe.dataset, DemoOptions):
         raise UsageError("'longtake demo' draws its own data; for other data use 'longtake run RECIPE --data FOLDER'")
     world = recipe.dataset

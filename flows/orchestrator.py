@@ -54,13 +54,24 @@ def started() -> Iterator[None]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _end_orphans(notes)
-        with get_client(sync_client=True) as client:
+        with _deaf_to_interrupts(), get_client(sync_client=True) as client:
             client.api_healthcheck()
     note = _note_server(notes)
     try:
         yield
     finally:
         note.unlink(missing_ok=True)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started here never see Ctrl-C, which goes to all of a terminal: the server would end before the run that
+    reports to it, and the run would wait for it. They are ended by us."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _note_server(notes: Path) -> Path:

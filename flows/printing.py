@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,8 +26,22 @@ def print_outcome(outcome: Outcome) -> None:
         table = Table(*run.scores, title=f"{run.title}: scores", title_justify="left")
         table.add_row(*(f"{100 * value:.1f}" for value in run.scores.values()))
         out.print(table)
+        _print_figures(outcome.figures)
     if run.report:
         out.print(f"Report: {run.report}", highlight=False, soft_wrap=True)
+
+
+def _print_figures(figures: dict[str, Any]) -> None:
+    """What evaluation says beside the scores, in a line or two."""
+    shares = {**(figures.get("self_retrieval") or {})}
+    words = [
+        f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}"
+        for name, v in figures["diversity"].items()
+    ]
+    words += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
+    out.print(", ".join(words), highlight=False, soft_wrap=True)
+    for name, why in figures["not_computed"].items():
+        out.print(f"[dim]{name} not computed: {escape(why)}[/]", highlight=False, soft_wrap=True)
 
 
 def print_problems(problems: list[Problem], most: int = 20) -> None:

@@ -21,12 +21,16 @@ from storage.errors import UsageError
 from storage.options import Options
 from storage.sampling import Clips, Sampling, Uniform
 from storage.vocabulary import TextOptions
+from tasks.boost import BoostingOptions
 from tasks.evaluate import EvaluationOptions
-from tasks.extractors import FeatureOptions, TaggerFeature
+from tasks.extractors import FeatureOptions, TaggerFeature, sampling_of
+from tasks.find_neighbours import NeighbourOptions
 from tasks.report import ReportOptions
 from tasks.runtime import Runtime
 from tasks.seed import SeedingOptions
+from tasks.train_embedding import EmbeddingOptions
 from tasks.train_tagger import TaggerTraining
+from tasks.weigh_captions import WeighingOptions
 
 SHIPPED = Path(__file__).parent / "recipes"
 
@@ -59,14 +63,22 @@ class Recipe(Options):
     """named ways of choosing frames"""
     features: dict[str, FeatureOptions]
     """named features, each with the sampling it uses"""
+    weighing: WeighingOptions = WeighingOptions()
+    """which slow weights the training captions get"""
     text: TextOptions = TextOptions()
     """how captions become numbers"""
     tagger: TaggerSection | None = None
     """the word tagger, where features of kind 'tagger' are wanted"""
     captioner: CaptionerOptions
     """the model that writes captions"""
+    neighbours: NeighbourOptions | None = None
+    """by which feature videos are alike, where the report or a reward wants to know"""
+    embedding: EmbeddingOptions | None = None
+    """the common space of videos and captions (VSE++), where the global reward is wanted"""
     seeding: SeedingOptions = SeedingOptions()
     """training by cross-entropy"""
+    boosting: BoostingOptions | None = None
+    """training by rewards after it, where it is wanted"""
     decoding: SearchOptions = SearchOptions()
     """how captions are looked for after training"""
     evaluation: EvaluationOptions = EvaluationOptions()
@@ -78,13 +90,15 @@ class Recipe(Options):
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
-        for name in self.captioner.features:
+        wanted = [("captioner", name) for name in self.captioner.features]
+        wanted += [("embedding.net", name) for name in (self.embedding.net.features if self.embedding else ())]
+        for section, name in wanted:
             if name not in self.features:
                 raise ValueError(
-                    f"captioner.features names '{name}'; the recipe's features are {', '.join(self.features)}"
+                    f"{section}.features names '{name}'; the recipe's features are {', '.join(self.features)}"
                 )
         for name, feature in self.features.items():
-            sampling = getattr(feature, "sampling", None)
+            sampling = sampling_of(feature)
             if sampling is not None and sampling not in self.sampling:
                 raise ValueError(
                     f"features.{name}.sampling is '{sampling}'; the recipe's samplings are {', '.join(self.sampling)}"
@@ -93,6 +107,12 @@ class Recipe(Options):
                 raise ValueError(
                     f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add 'tagger: {{}}'"
                 )
+        if self.neighbours is not None and self.neighbours.feature not in self.features:
+            raise ValueError(
+                f"neighbours.feature is '{self.neighbours.feature}'; the recipe's features are {', '.join(self.features)}"
+            )
+        if self.seeding.loss == "dxe" and self.seeding.weight == "meteor" and not self.weighing.meteor:
+            raise ValueError("seeding.weight is 'meteor', which is not computed; add 'weighing: {meteor: true}'")
         if self.tagger is not None:
             chosen = self.sampling.get(self.tagger.sampling)
             if not isinstance(chosen, Clips) or chosen.length != self.tagger.net.frames:
@@ -104,7 +124,7 @@ class Recipe(Options):
 
 
 def shipped_recipes() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def load_recipe(

@@ -16,8 +16,11 @@ from storage.records import Problem
 from storage.results import read_scores
 from storage.runs import RunRecord, new_run_id, save_run
 from storage.workspace import Workspace
+from tasks.pretrained import fetch_weights
 from tasks.problems import gather_problems
 from tasks.progress import console
+
+_FIGURES = ("diversity", "self_retrieval", "not_computed")
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Outcome:
     run: RunRecord
     problems: list[Problem] = field(default_factory=list)
     worked: tuple[str, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+    """what evaluation says beside the scores: diversity, self-retrieval, and what was not computed and why"""
 
     @property
     def quarantined(self) -> list[Problem]:
@@ -37,11 +42,13 @@ class Outcome:
             name: getattr(self.run, name)
             for name in ("id", "recipe_name", "dataset", "data", "state", "scores", "report")
         }
-        return {"run": run, "worked": list(self.worked), "problems": [asdict(problem) for problem in self.problems]}
+        problems = [asdict(problem) for problem in self.problems]
+        return {"run": run, "worked": list(self.worked), "problems": problems, "figures": self.figures}
 
 
 def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), until: str | None = None) -> Outcome:
     """Plan and run. If there is nothing to do, nothing is started, Prefect included."""
+    fetch_weights(recipe.features.values())
     plan = plan_pipeline(recipe, workspace, force, until)
     if not plan.to_do:
         for step in plan.steps:
@@ -106,7 +113,9 @@ def _extracted(step: Step) -> str:
 
 def plan_again(recipe: dict[str, Any], workspace: str, force: Sequence[str], until: str | None) -> Plan:
     """The plan from plain values: what a flow gets as its parameters."""
-    return plan_pipeline(check_recipe(recipe, "given to the flow"), Workspace.open(workspace), force, until)
+    checked = check_recipe(recipe, "given to the flow")
+    fetch_weights(checked.features.values())
+    return plan_pipeline(checked, Workspace.open(workspace), force, until)
 
 
 def _say(step: Step, note: str, count: int) -> None:
@@ -128,12 +137,13 @@ def _record(plan: Plan) -> RunRecord:
 def _outcome(plan: Plan, run: RunRecord, worked: tuple[str, ...]) -> Outcome:
     problems = gather_problems(plan.workspace, [step.job.ref for step in plan.steps])
     evaluation, report = plan.step("evaluate"), plan.step("report")
-    scores = read_scores(plan.workspace.root / evaluation.job.ref.uri)["corpus"] if evaluation else {}
+    found = read_scores(plan.workspace.root / evaluation.job.ref.uri) if evaluation else {}
+    scores, figures = found.get("corpus", {}), {name: found[name] for name in _FIGURES if name in found}
     page = str(plan.workspace.root / report.job.ref.uri / "report.html") if report else ""
     quarantined = sum(problem.quarantined for problem in problems)
     done = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
     save_run(plan.workspace, done)
-    return Outcome(done, problems, worked)
+    return Outcome(done, problems, worked, figures)
 
 
 def _now() -> str:

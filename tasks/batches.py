@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
 from models.types import PAD, Batch
+from storage.text_tables import caption_id
 from tasks.feature_access import FeatureAccess
 
 
 class CaptionBatches:
-    """Every epoch shows every video once, with `captions` of its captions drawn without repeats (all, if it has fewer)."""
+    """Every epoch shows every video once, with `captions_per_video` of its captions drawn without repeats (all, if it has
+    fewer). `caption_ns` are the captions' own numbers, by which their weights are kept: one without a word is not there."""
 
     def __init__(
         self,
         access: FeatureAccess,
         captions: dict[str, list[list[int]]],
+        caption_ns: dict[str, list[int]],
         ids: Sequence[str],
         videos_per_batch: int,
         captions_per_video: int,
         seed: int,
+        weights: Mapping[str, float] | None = None,
     ):
-        self.access, self.captions, self.ids = access, captions, list(ids)
+        self.access, self.captions, self.caption_ns, self.ids = access, captions, caption_ns, list(ids)
         self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
+        self.weights = weights
 
     @property
     def steps_per_epoch(self) -> int:
@@ -50,9 +55,10 @@ class CaptionBatches:
             for n in draw.permutation(count)[: self.captions_per_video]:
                 tokens.append(self.captions[id][n])
                 owner.append(row)
-                caption_ids.append(f"{id}#{n}")
+                caption_ids.append(caption_id(id, self.caption_ns[id][n]))
         features, masks = self.access.read(ids)
-        return Batch(tuple(ids), features, masks, pad(tokens), torch.tensor(owner), tuple(caption_ids))
+        weights = None if self.weights is None else torch.tensor([self.weights[id] for id in caption_ids])
+        return Batch(tuple(ids), features, masks, pad(tokens), torch.tensor(owner), tuple(caption_ids), weights)
 
 
 def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -14,7 +14,7 @@ from storage.references import References
 from tasks.captioning import caption_videos
 from tasks.feature_access import FeatureAccess
 from tasks.progress import meter
-from tasks.seed import load_captioner
+from tasks.seed import captioner_options, load_captioner
 from tasks.stage import Made, Work, stage
 
 
@@ -22,7 +22,6 @@ class CaptionOptions(Options):
     """Which videos are captioned, and how captions are looked for."""
 
     split: Split = "test"
-    features: tuple[str, ...]
     search: SearchOptions
 
 
@@ -38,8 +37,9 @@ def caption(
 ) -> Made:
     device = work.runtime.torch_device()
     vocabulary = References(work.path(text)).vocabulary
-    access = FeatureAccess.open(work.workspace, work.path(features), options.features)
-    net = load_captioner(work.path(captioner) / "captioner.safetensors", access, vocabulary.key, len(vocabulary))
+    path = work.path(captioner) / "captioner.safetensors"
+    access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(path))
+    net = load_captioner(path, access, vocabulary.key, len(vocabulary))
     net.to(device).eval()
     catalogue = Catalogue(work.path(videos), work.data)
     ids = access.usable(catalogue.ids(options.split))

@@ -8,6 +8,8 @@ import torch
 
 from models.captioner import Captioner
 from models.decoders.search import SearchOptions, search
+from models.scores.corpus import score_corpus
+from storage.references import References
 from storage.results import CaptionRow
 from storage.vocabulary import Vocabulary
 from tasks.feature_access import FeatureAccess
@@ -46,3 +48,17 @@ def caption_videos(
         if progress:
             progress(len(batch))
     return found
+
+
+def validation_cider(
+    captioner: Captioner,
+    access: FeatureAccess,
+    references: References,
+    validation: dict[str, list[str]],
+    max_words: int,
+    device: str,
+) -> float:
+    """CIDEr of greedy captions for the videos of `validation`, video id -> its references."""
+    greedy = SearchOptions(width=1, max_length=max_words)
+    found = caption_videos(captioner, access, references.vocabulary, sorted(validation), greedy, device)
+    return score_corpus({c.video_id: c.caption for c in found}, validation).corpus["CIDEr"]

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 import yaml
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
+from models.zoo import CaptionerOptions
 from storage.atomic import write_text
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
 from storage.errors import BadMedia
+from storage.neighbours import Neighbours, Twins, near_twins
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
 from storage.references import References
@@ -40,6 +42,16 @@ class ReportOptions(Options):
     """frames shown a clip"""
     width: int = Field(112, ge=16)
     """width of a frame in pixels"""
+    twins: int = Field(12, ge=0)
+    """most pairs of near twins a split, where the recipe looks for nearest neighbours"""
+
+
+_DIVERSITY = {
+    "UniCap": "Different captions (UniCap)",
+    "AvgLen": "Words a caption (AvgLen)",
+    "Vocabulary": "Words used in captions",
+    "Copied": "Captions copied from training",
+}
 
 
 class PageOptions(Options):
@@ -49,7 +61,7 @@ class PageOptions(Options):
     recipe: dict[str, Any]
 
 
-@stage(version=1)
+@stage(version=2)  # 2: diversity, self-retrieval, near twins
 def report(
     work: Work,
     options: PageOptions,
@@ -64,7 +76,8 @@ def report(
     refs = [catalogue, text, *others.values(), features, seeded, captions, scores]
     table, figures = Catalogue(work.path(catalogue), work.data), read_scores(work.path(scores))
     rows = _chosen(read_captions(work.path(captions)), figures["per_video"], options.shown.clips)
-    access = FeatureAccess.open(work.workspace, work.path(features), options.recipe["captioner"]["features"])
+    net = TypeAdapter(CaptionerOptions).validate_python(options.recipe["captioner"])
+    access = FeatureAccess.for_captioner(work.workspace, work.path(features), net)
     about = access.about
     words = _words_found(work, access, options.recipe, [row.video_id for row in rows], others.get("tagger"))
     references = References(work.path(text))
@@ -80,8 +93,9 @@ def report(
             Score(name, 100 * value, note=f"{figures['videos']} {figures['split']} videos")
             for name, value in figures["corpus"].items()
         ],
-        curves=_curves(work, seeded, others.get("tagger")),
+        curves=_curves(work, seeded, others.get("boosted"), others.get("tagger")),
         clips=_clips(work, table, references.texts(figures["split"]), rows, figures, words, options.shown),
+        twins=_twins(work, references, others.get("neighbours"), options.shown.twins),
         problems=[(p.item, p.kind, p.reason, p.where) for p in gather_problems(work.workspace, refs)],
         stages=[line for ref in refs if (line := _stage_line(work, ref))],
         recipe_yaml=yaml.safe_dump(options.recipe, sort_keys=False, allow_unicode=True),
@@ -113,6 +127,9 @@ def _facts(
     ]
     facts += [(f"Features '{name}'", f"{info['words']}; {info['size']} numbers a row") for name, info in about.items()]
     facts += [(f"{name} not computed", why) for name, why in figures["not_computed"].items()]
+    for name, value in figures["diversity"].items():
+        facts.append((_DIVERSITY.get(name, name), f"{100 * value:.1f} %" if name == "Copied" else f"{value:,.4g}"))
+    facts += [(f"Self-retrieval {name}", f"{100 * v:.1f} %") for name, v in (figures["self_retrieval"] or {}).items()]
     if figures["not_captioned"]:
         facts.append(("Not captioned", f"{len(figures['not_captioned'])} videos of the split have no features"))
     return facts
@@ -131,7 +148,7 @@ def _warnings(about: dict[str, Any], figures: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def _curves(work: Work, seeded: ArtifactRef, tagger: ArtifactRef | None) -> list[Curve]:
+def _curves(work: Work, seeded: ArtifactRef, boosted: ArtifactRef | None, tagger: ArtifactRef | None) -> list[Curve]:
     points = read_jsonl(work.path(seeded) / "curves.jsonl")
     curves = [
         Curve(
@@ -144,6 +161,11 @@ def _curves(work: Work, seeded: ArtifactRef, tagger: ArtifactRef | None) -> list
             {"CIDEr": [(p["epoch"], p["val_cider"]) for p in points if "val_cider" in p]},
         ),
     ]
+    if boosted:
+        points = read_jsonl(work.path(boosted) / "curves.jsonl")
+        for title, unit, name in (("reward", "reward a sample", "reward"), ("validation", "CIDEr", "val_cider")):
+            line = [(p["epoch"], p[name]) for p in points if name in p]
+            curves.append(Curve(f"Boosting: {title}", "epoch", unit, {unit: line}))
     if tagger:
         words = read_jsonl(work.path(tagger) / "curves.jsonl")
         curves.append(
@@ -192,16 +214,20 @@ def _words_found(
     work: Work, access: FeatureAccess, recipe: dict[str, Any], ids: Sequence[str], tagger: ArtifactRef | None
 ) -> dict[str, list[tuple[str, float]]]:
     """video id -> the words that the tagger finds likeliest in it, where a tagger was trained."""
-    names = [n for n in access.names if recipe["features"][n].get("weights") == "trained"]
+    trained = {n: recipe["features"][n] for n in access.names if recipe["features"][n].get("weights") == "trained"}
+    fits = ("rows", "words")
+    names = [n for n, f in trained.items() if f.get("output") in fits and f.get("over_time") == "keep"]
     if tagger is None or not names:
         return {}
+    whole = trained[names[0]]["output"] == "words"
     checkpoint = Checkpoint.load(work.path(tagger) / "tagger.safetensors")
     net, found = load_tagger(checkpoint).eval(), {}
     words = checkpoint.values["words"]
     for id in ids:  # one by one: clips of other lengths would be padded with positions that were never seen
         rows, _ = access.read([id])
         with torch.inference_mode():
-            likely = torch.sigmoid(net.word_logits(rows[names[0]]))[0].topk(min(8, len(words)))
+            chances = rows[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(rows[names[0]]))[0]
+            likely = chances.topk(min(8, len(words)))
         found[id] = [(words[n], p) for n, p in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)]
     return found
 
@@ -213,7 +239,7 @@ def _thumbnails(
     found = {}
     sampling = {"shown": Uniform(frames=shown.frames)}
     with meter("pictures for the report", len(ids), "videos") as progress:
-        for id, answer in read_frames(work, table, dict.fromkeys(ids, sampling), None):
+        for id, answer in read_frames(work, table, dict.fromkeys(ids, sampling)):
             progress.advance()
             if not isinstance(answer, BadMedia):
                 sampled = answer["shown"]
@@ -226,6 +252,15 @@ def _jpeg(image: np.ndarray, width: int) -> bytes:
     file = BytesIO()
     Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS).save(file, "JPEG", quality=82)
     return file.getvalue()
+
+
+def _twins(work: Work, references: References, neighbours: ArtifactRef | None, most: int) -> list[tuple[str, Twins]]:
+    """(split, pair) of the closest videos, where the recipe looks for nearest neighbours."""
+    if neighbours is None:
+        return []
+    table = Neighbours.open(work.path(neighbours))
+    captions = {id: told for split in SPLITS for id, told in references.texts(split).items()}
+    return [(split, pair) for split in SPLITS for pair in near_twins(table, captions, most, split)]
 
 
 def _stage_line(work: Work, ref: ArtifactRef) -> StageLine | None:

@@ -29,6 +29,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image, UnidentifiedImageError
 
 from storage.errors import BadInput
+from storage.neighbours import Twins
 from tasks.charts import line_chart, plain_number
 
 CLIPS_A_PAGE = 24
@@ -100,7 +101,8 @@ class Published:
 
 @dataclass(frozen=True)
 class ReportPage:
-    """Everything on the page. `facts` are (label, value); `problems` are (item, kind, reason, where)."""
+    """Everything on the page. `facts` are (label, value); `problems` are (item, kind, reason, where);
+    `twins` are (split, pair), the closest pairs first."""
 
     title: str
     recipe_name: str
@@ -111,6 +113,7 @@ class ReportPage:
     scores: Sequence[Score] = ()
     curves: Sequence[Curve] = ()
     clips: Sequence[Clip] = ()
+    twins: Sequence[tuple[str, Twins]] = ()
     problems: Sequence[tuple[str, str, str, str]] = ()
     stages: Sequence[StageLine] = ()
     recipe_yaml: str = ""

@@ -1,30 +1,36 @@
-"""Seeding: train the captioner by cross-entropy, choose its best epoch by validation CIDEr, resume exactly."""
+"""Seeding: train the captioner by cross-entropy, plain (XE) or weighed by the quality of captions (DXE); choose its best
+epoch by validation CIDEr; resume exactly. What a captioner wants beside it (RecNet's reconstruction, VRE's phases) is in
+its objective."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from models.captioner import Captioner
-from models.decoders.search import SearchOptions
-from models.losses.cross_entropy import CrossEntropy
-from models.scores.corpus import score_corpus
+from models.captioners.recnet import RecNetOptions
+from models.captioners.vre import VreCaptioner, VreOptions
+from models.decoders.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
+from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
+from models.losses.reconstruction import Reconstruction
+from models.losses.refocus import RefocusLoss, RewardMemory, StepLoss
 from models.training.loop import FitOptions, Progress, undisturbed
-from models.training.objective import Objective
+from models.training.objective import Objective, Term
 from models.zoo import CaptionerOptions, build_captioner
 from storage.atomic import write_jsonl
 from storage.checkpoints import Checkpoint
-from storage.errors import BadInput, MissingFeatures
+from storage.errors import BadInput, MissingFeatures, UsageError
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.references import References
 from tasks.batches import CaptionBatches
-from tasks.captioning import caption_videos
+from tasks.captioning import validation_cider
 from tasks.feature_access import FeatureAccess
+from tasks.prepare_text import open_weights
 from tasks.progress import meter
 from tasks.stage import Made, Work, stage
 from tasks.training_state import model_only, resume, to_checkpoint, train
@@ -41,8 +47,20 @@ class SeedingOptions(FitOptions):
     """Videos in a batch."""
     captions: int = Field(5, ge=1)
     """Captions of each video in a batch."""
+    loss: Literal["xe", "dxe"] = "xe"
+    """xe: every caption counts alike; dxe: the more, the better it agrees with the video's others (GL-RG)."""
+    weight: Literal["cider_d", "bleu_4", "rouge_l", "meteor"] = "cider_d"
+    """The score that dxe weighs captions by; meteor needs 'weighing: {meteor: true}' in the recipe."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of the probability that goes to all words alike."""
+    """Share of the probability that goes to all words alike; xe only."""
+    sampling: ScheduledSampling = ALWAYS_TRUE
+    """How often the captioner is fed its own words instead of the true ones."""
+    reconstruction: float = Field(0.2, ge=0)
+    """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
+    refocus: float = Field(0.03, ge=0)
+    """Weight of the refocus loss (beta); vre with two steps only."""
+    refocus_after: int = Field(5, ge=0)
+    """Epochs that train the first step alone before both are trained; vre with two steps only."""
     patience: int = Field(10, ge=1)
     """Stop after so many epochs without a better validation CIDEr."""
     validate_every: int = Field(1, ge=1)
@@ -59,22 +77,50 @@ class SeedOptions(Options):
     max_words: int = 20
     """Longest caption in validation."""
 
+    @property
+    def refocuses(self) -> bool:
+        """Whether the captioner is encoded twice, and so trained in phases."""
+        return isinstance(self.captioner, VreOptions) and self.captioner.steps == 2
+
+    @property
+    def first_whole_epoch(self) -> int:
+        """The first epoch (from 0) that trains all of the captioner. Those before it cannot be its best."""
+        return self.seeding.refocus_after if self.refocuses else 0
+
+    @model_validator(mode="after")
+    def _two_steps_can_be_trained(self) -> Self:
+        how = self.seeding
+        if not self.refocuses:
+            return self
+        if how.refocus_after >= how.epochs:
+            raise UsageError(
+                f"seeding.refocus_after is {how.refocus_after} of {how.epochs} epochs, so the second step of vre would never "
+                "be trained; raise seeding.epochs, lower seeding.refocus_after, or set captioner.steps to 1"
+            )
+        if how.loss != "xe" or how.label_smoothing:
+            raise UsageError(
+                "vre with two steps is trained by plain cross-entropy of each; set seeding.loss to xe and "
+                "seeding.label_smoothing to 0"
+            )
+        return self
+
 
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 
 
-@stage(version=1)
+@stage(version=3)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
 def seed(
     work: Work,
     options: SeedOptions,
     features: ArtifactRef,
     text_train: ArtifactRef,
     text_val: ArtifactRef,
+    weights: ArtifactRef | None = None,
     **parts: ArtifactRef,
 ) -> Made:
     device, how = work.runtime.torch_device(), options.seeding
     references = References(work.path(text_train))
-    access = FeatureAccess.open(work.workspace, work.path(features), options.captioner.features)
+    access = FeatureAccess.for_captioner(work.workspace, work.path(features), options.captioner)
     captions = references.numbers("train")
     ids = access.usable(sorted(captions))
     if not ids:
@@ -85,9 +131,16 @@ def seed(
 
     torch.manual_seed(how.seed)
     captioner = build_captioner(options.captioner, access.sizes, len(references.vocabulary))
-    batches = CaptionBatches(access, captions, ids, how.videos, how.captions, how.seed)
-    objective = Objective(xe=(1.0, CrossEntropy(how.label_smoothing)))
+    weighed = None
+    if how.loss == "dxe":
+        weighed = open_weights(references, work.path(weights) if weights else None).by_caption(how.weight)
+    batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, how.captions, how.seed, weighed)
     state, kept = resume(work.folder / "last.safetensors")
+    rewards = RewardMemory(kept.get("rewards"))
+    spoken = _objective(options)
+    objective: Objective | RefocusPhases = spoken
+    if isinstance(captioner, VreCaptioner) and options.refocuses:
+        objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
     history: list[dict[str, Any]] = kept.get("history", [])
     best: dict[str, Any] = kept.get("best", {"cider": -1.0, "epoch": -1})
     if kept.get("stopped"):
@@ -107,18 +160,24 @@ def seed(
                 last = progress.epoch + 1 == how.epochs
                 if validation and (last or (progress.epoch + 1) % how.validate_every == 0):
                     with undisturbed(captioner):
-                        cider = _validate(captioner, access, references, validation, options.max_words, device)
+                        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
                     history[-1]["val_cider"] = cider
-                    if cider > best["cider"]:
+                    if cider > best["cider"] and progress.epoch >= options.first_whole_epoch:
                         best = {"cider": cider, "epoch": progress.epoch}
                         _save_best(work.folder, progress, options, references, access)
-                    stopped = progress.epoch - best["epoch"] >= how.patience
+                    stopped = progress.epoch - max(best["epoch"], options.first_whole_epoch - 1) >= how.patience
                 elif not validation and last:
                     best = {"cider": -1.0, "epoch": progress.epoch}
                     _save_best(work.folder, progress, options, references, access)
                 stopped = stopped or last
             if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
-                values = {"history": history, "best": best, "sums": sums, "stopped": stopped}
+                values = {
+                    "history": history,
+                    "best": best,
+                    "sums": sums,
+                    "stopped": stopped,
+                    "rewards": rewards.state(),
+                }
                 to_checkpoint(progress.snapshot(), **values).save(work.folder / "last.safetensors")
                 saved = time.monotonic()
             if stopped:
@@ -126,22 +185,50 @@ def seed(
     return _finish(work, options, history, best)
 
 
+def _objective(options: SeedOptions) -> Objective:
+    how = options.seeding
+    spoken: Term = CrossEntropy(how.label_smoothing, how.sampling)
+    if how.loss == "dxe":
+        spoken = DiscriminativeCrossEntropy(how.sampling)
+    terms: dict[str, tuple[float, Term]] = {how.loss: (1.0, spoken)}
+    if isinstance(options.captioner, RecNetOptions) and how.reconstruction:
+        terms["rebuild"] = (how.reconstruction, Reconstruction(options.captioner.loss, how.sampling))
+    return Objective(**terms)
+
+
+class RefocusPhases:
+    """VRE's objective, epoch by epoch: at first `alone`, which trains the first step; then both steps and the refocus loss
+    (eq. 22), divided by the mean number of tokens in a caption. So all epochs have losses a token, as other captioners do,
+    and the learning rate and the clip mean the same to them."""
+
+    def __init__(
+        self, captioner: VreCaptioner, alone: Objective, options: SeedOptions, tokens: float, rewards: RewardMemory
+    ):
+        how = options.seeding
+        terms: dict[str, tuple[float, Term]] = {
+            "step1": (1 / tokens, StepLoss(1, how.sampling)),
+            "step2": (1 / tokens, StepLoss(2, how.sampling)),
+        }
+        if how.refocus and isinstance(options.captioner, VreOptions) and options.captioner.key_frames is None:
+            terms["refocus"] = (how.refocus / tokens, RefocusLoss(rewards, how.sampling))
+        self.captioner, self.alone, self.both = captioner, alone, Objective(**terms)
+        self.first_of_both = options.first_whole_epoch
+
+    def at(self, epoch: int) -> Objective:
+        """The objective of an epoch (from 0); from now on the captioner speaks after the steps that it trains."""
+        self.captioner.active_steps = 2 if epoch >= self.first_of_both else 1
+        return (self.both if epoch >= self.first_of_both else self.alone).at(epoch)
+
+
+def _mean_tokens(captions: dict[str, list[list[int]]], ids: list[str]) -> float:
+    """The mean number of tokens that are to be said in a caption, EOS included, BOS not."""
+    lengths = [len(caption) - 1 for id in ids for caption in captions[id]]
+    return sum(lengths) / len(lengths)
+
+
 def _curve_point(progress: Progress, sums: dict[str, float]) -> dict[str, Any]:
     means = {name: total / progress.steps_per_epoch for name, total in sums.items()}
     return {"epoch": progress.epoch + 1, "step": progress.step, "learning_rate": progress.learning_rate, **means}
-
-
-def _validate(
-    captioner: Captioner,
-    access: FeatureAccess,
-    references: References,
-    validation: dict[str, list[str]],
-    max_words: int,
-    device: str,
-) -> float:
-    greedy = SearchOptions(width=1, max_length=max_words)
-    found = caption_videos(captioner, access, references.vocabulary, sorted(validation), greedy, device)
-    return score_corpus({c.video_id: c.caption for c in found}, validation).corpus["CIDEr"]
 
 
 def _save_best(
@@ -163,6 +250,11 @@ def _finish(work: Work, options: SeedOptions, history: list[dict[str, Any]], bes
     (work.folder / "last.safetensors").unlink(missing_ok=True)
     summary = {"epochs": len(history), "best_epoch": best["epoch"] + 1, "val_cider": best["cider"]}
     return Made(len(history), summary)
+
+
+def captioner_options(path: Path) -> CaptionerOptions:
+    """What kind of captioner a checkpoint holds."""
+    return TypeAdapter(CaptionerOptions).validate_python(Checkpoint.load(path).values["captioner"])
 
 
 def load_captioner(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> Captioner:

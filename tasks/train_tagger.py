@@ -21,6 +21,7 @@ from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia
 from storage.options import Options
+from storage.pictures import Fit
 from storage.records import ArtifactRef
 from storage.references import References
 from storage.sampling import Sampling
@@ -125,10 +126,10 @@ def _load(
     work: Work, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
 ) -> tuple[list[str], list[np.ndarray]]:
     """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
-    size = (options.net.size, options.net.size)
+    fit = Fit(size=(options.net.size, options.net.size))
     loaded, clips = [], []
     with meter("reading training frames", len(ids), "videos") as shown:
-        for id, answer in read_frames(work, catalogue, {id: {"tagger": options.sampling} for id in ids}, size):
+        for id, answer in read_frames(work, catalogue, {id: {"tagger": options.sampling} for id in ids}, fit):
             shown.advance()
             if not isinstance(answer, BadMedia):
                 loaded.append(id)

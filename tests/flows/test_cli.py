@@ -87,7 +87,7 @@ def test_an_unknown_stage_exits_with_2_and_lists_the_stages(
     longtake: Longtake, recipe: Path, world: Path, option: str
 ) -> None:
     answer = longtake("run", recipe, "--data", world, option, "sed", "--dry-run")
-    assert answer.code == 2 and "there is no stage 'sed'; stages: caption, catalogue" in answer.err
+    assert answer.code == 2 and "there is no stage 'sed'; stages: boost, caption, catalogue" in answer.err
 
 
 def spoiled(root: Path, captions: str | None) -> Path:

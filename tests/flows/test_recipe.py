@@ -114,7 +114,7 @@ def test_every_problem_is_told_at_once() -> None:
     ("setting", "place", "kinds"),
     [
         ("captioner.kind=sa_lstmm", "captioner", ["sa_lstm", "mp_lstm"]),
-        ("features.scene.kind=taggr", "features.scene", ["tagger", "image", "imported"]),
+        ("features.scene.kind=taggr", "features.scene", ["tagger", "backbone", "imported"]),
         ("sampling.clips.kind=x", "sampling.clips", ["uniform", "every", "clips", "keyframes"]),
         ("dataset.kind=mvsd", "dataset", ["msvd", "msrvtt", "activitynet", "coco", "folder", "demo"]),
     ],

@@ -23,6 +23,7 @@ from tasks.feature_access import FeatureAccess
 IDS = [f"v{n}" for n in range(11)]
 LENGTHS = {id: 1 + n % 4 for n, id in enumerate(IDS)}
 CAPTIONS = {id: [[1, 4 + 10 * n + k, *[7] * k, 2] for k in range(1 + n % 5)] for n, id in enumerate(IDS)}
+NS = {id: [2 * n + 1 for n in range(len(rows))] for id, rows in CAPTIONS.items()}  # some captions had no words
 
 
 def rows_of(id: str, size: int) -> np.ndarray:
@@ -53,7 +54,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, Pat
 @pytest.fixture
 def batches(extraction: tuple[Workspace, Path]) -> CaptionBatches:
     access = FeatureAccess.open(*extraction, ("scene",))
-    return CaptionBatches(access, CAPTIONS, IDS, videos_per_batch=4, captions_per_video=2, seed=3)
+    return CaptionBatches(access, CAPTIONS, NS, IDS, videos_per_batch=4, captions_per_video=2, seed=3)
 
 
 def shown(batch: Batch) -> tuple:
@@ -67,14 +68,14 @@ def test_the_same_seed_and_epoch_give_the_same_batches(
     batches: CaptionBatches, extraction: tuple[Workspace, Path]
 ) -> None:
     first = [shown(batch) for batch in batches(2, 0)]
-    again = CaptionBatches(FeatureAccess.open(*extraction, ("scene",)), CAPTIONS, IDS, 4, 2, seed=3)
+    again = CaptionBatches(FeatureAccess.open(*extraction, ("scene",)), CAPTIONS, NS, IDS, 4, 2, seed=3)
     assert [shown(batch) for batch in again(2, 0)] == first
     assert [shown(batch) for batch in batches(2, 0)] == first
     assert len(first) == batches.steps_per_epoch == 3
 
 
 def test_another_epoch_or_seed_gives_other_batches(batches: CaptionBatches) -> None:
-    other = CaptionBatches(batches.access, CAPTIONS, IDS, 4, 2, seed=4)
+    other = CaptionBatches(batches.access, CAPTIONS, NS, IDS, 4, 2, seed=4)
     orders = {
         tuple(id for batch in found for id in batch.video_ids) for found in (batches(0, 0), batches(1, 0), other(0, 0))
     }
@@ -105,9 +106,9 @@ def test_captions_come_without_repeats_and_belong_to_their_video(batches: Captio
             for name, owner, tokens in zip(batch.caption_ids, batch.owner.tolist(), batch.tokens.tolist(), strict=True):
                 id, _, n = name.partition("#")
                 assert id == batch.video_ids[owner]
-                assert [token for token in tokens if token != PAD] == CAPTIONS[id][int(n)]
+                assert [token for token in tokens if token != PAD] == CAPTIONS[id][NS[id].index(int(n))]
             drawn.update(batch.caption_ids)
-    assert set(drawn) == {f"{id}#{n}" for id in IDS for n in range(len(CAPTIONS[id]))}, "every caption has its turn"
+    assert set(drawn) == {f"{id}#{n}" for id in IDS for n in NS[id]}, "every caption has its turn"
 
 
 def test_features_are_those_of_their_videos_padded_and_masked(batches: CaptionBatches) -> None:
@@ -131,7 +132,7 @@ def test_leaving_an_epoch_early_leaves_no_reading_thread_behind(batches: Caption
 def test_a_row_that_cannot_be_read_ends_the_epoch_with_its_reason(extraction: tuple[Workspace, Path]) -> None:
     access = FeatureAccess.open(*extraction, ("scene", "sound"))
     with pytest.raises(MissingFeatures, match="v0"):
-        list(CaptionBatches(access, CAPTIONS, IDS, 4, 2, 0)(0, 0))
+        list(CaptionBatches(access, CAPTIONS, NS, IDS, 4, 2, 0)(0, 0))
 
 
 def test_padding_fills_up_to_the_longest() -> None:
@@ -159,7 +160,9 @@ def test_opening_pins_a_view_that_later_rows_do_not_disturb(extraction: tuple[Wo
 
 
 def test_a_feature_that_was_not_extracted_is_named_with_those_that_were(extraction: tuple[Workspace, Path]) -> None:
-    with pytest.raises(MissingFeatures, match=r"wants features 'motion', the recipe extracts scene, sound; add it"):
+    with pytest.raises(
+        MissingFeatures, match=r"features 'motion' are wanted, the recipe extracts scene, sound; add it"
+    ):
         FeatureAccess.open(*extraction, ("scene", "motion"))
 
 
@@ -171,3 +174,16 @@ def test_a_damaged_extraction_is_named_with_what_to_do(
         (tmp_path / "features.json").write_text(content)
     with pytest.raises(StorageError, match=r"cannot read .*features\.json.*--force extract_features"):
         FeatureAccess.open(workspace, tmp_path, ("scene",))
+
+
+def test_a_video_may_lack_an_optional_feature(extraction: tuple[Workspace, Path]) -> None:
+    strict = FeatureAccess.open(*extraction, ("scene", "sound"))
+    assert IDS[0] not in strict.usable(IDS)
+    access = FeatureAccess.open(*extraction, ("scene", "sound"), optional=("sound",))
+    assert access.usable(IDS) == list(IDS)
+    features, masks = access.read(IDS[:3])
+    assert not masks["sound"][0].any() and not features["sound"][0].any()
+    row = torch.from_numpy(rows_of(IDS[1], 2)).float()
+    assert masks["sound"][1].any() and torch.equal(features["sound"][1][masks["sound"][1]], row)
+    features, masks = access.read(IDS[:1])
+    assert features["sound"].shape == (1, 1, 2) and not masks["sound"].any()

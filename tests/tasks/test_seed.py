@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from storage.errors import Mismatch
+from models.captioners.recnet import RecNetOptions
+from models.captioners.vre import VreOptions
+from models.decoders.scheduled_sampling import ScheduledSampling
+from storage.checkpoints import Checkpoint
+from storage.errors import Mismatch, UsageError
 from storage.references import References
 from storage.results import read_jsonl
 from tasks import seed as module
 from tasks.feature_access import FeatureAccess
-from tasks.seed import load_captioner
-from tests.tasks.toy_run import ToyRun
+from tasks.seed import SeedingOptions, SeedOptions, load_captioner
+from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
+
+VRE = SeedOptions(
+    captioner=VreOptions(temporal="scene", hidden=8, dropout=0.1),
+    seeding=SeedingOptions(epochs=4, videos=4, captions=2, refocus_after=1, refocus=2.0, learning_rate=0.01),
+    max_words=8,
+)
+
+
+def stop(patch: pytest.MonkeyPatch, at: int) -> None:
+    """The next training saves after every step and is interrupted when it asks for the one after step `at`."""
+    real = module.train
+
+    def stops(*args, **kwargs):
+        for progress in real(*args, **kwargs):
+            yield progress
+            if progress.step == at:
+                raise KeyboardInterrupt
+
+    patch.setattr(module, "_SAVE_EVERY", 0.0)
+    patch.setattr(module, "train", stops)
 
 
 def test_the_loss_falls_and_every_epoch_is_validated(toy: ToyRun) -> None:
@@ -29,20 +55,11 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
     job = toy.seeded()
     files = ("captioner.safetensors", "curves.jsonl")
     whole = [(job.work().folder / name).read_bytes() for name in files]
-    real = module.train
-
-    def stops(*args, **kwargs):
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.step == stop_at:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(module, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
-        job.carry_out(force=True)
+    with monkeypatch.context() as patch:
+        stop(patch, stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            job.carry_out(force=True)
     assert job.done() is None
-    monkeypatch.setattr(module, "train", real)
     job.carry_out()
     assert [(job.work().folder / name).read_bytes() for name in files] == whole
 
@@ -55,3 +72,73 @@ def test_a_captioner_is_refused_with_another_vocabulary(toy: ToyRun) -> None:
     assert load_captioner(path, access, vocabulary.key, len(vocabulary)) is not None
     with pytest.raises(Mismatch, match="vocabulary"):
         load_captioner(path, access, "another", len(vocabulary))
+
+
+def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyRun) -> None:
+    sampling = ScheduledSampling(points=((0, 1.0), (1, 0.5)))
+    seeding = SeedingOptions(epochs=2, videos=4, captions=2, loss="dxe", sampling=sampling, reconstruction=0.1)
+    job = toy.seeded(SeedOptions(captioner=RecNetOptions(base=CAPTIONER, attention=8), seeding=seeding, max_words=8))
+    first, second = (json.loads(line) for line in (job.work().folder / "curves.jsonl").read_text().splitlines())
+    assert {"dxe", "rebuild"} <= first.keys() and first["total"] == pytest.approx(first["dxe"] + 0.1 * first["rebuild"])
+    assert second["dxe"] > 0
+    plain = toy.seeded(SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, videos=4, captions=2)}))
+    weighed = SeedingOptions(epochs=1, videos=4, captions=2, loss="dxe")
+    other = toy.seeded(SEED.model_copy(update={"seeding": weighed}))
+    (xe,), (dxe,) = (read_jsonl(found.work().folder / "curves.jsonl") for found in (plain, other))
+    assert abs(dxe["dxe"] / xe["xe"] - 1) > 0.05, "the same captions, but they do not count alike"
+
+
+def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[tuple[int, int]] = []
+    real = module.train
+
+    def watched(captioner, *args, **kwargs):
+        for progress in real(captioner, *args, **kwargs):
+            steps.append((progress.epoch, captioner.active_steps))
+            yield progress
+
+    monkeypatch.setattr(module, "train", watched)
+    folder = toy.seeded(VRE).work().folder
+    assert dict(steps) == {0: 1, 1: 2, 2: 2, 3: 2}
+    alone, *both = read_jsonl(folder / "curves.jsonl")
+    assert "xe" in alone and "step1" not in alone
+    assert all({"step1", "step2", "refocus"} <= point.keys() for point in both)
+    assert both[0]["refocus"] == 0, "its first epoch has no reward to compare with"
+    assert all(point["refocus"] > 0 for point in both[1:])
+    point = both[-1]
+    tokens = (point["step1"] + point["step2"] + 2.0 * point["refocus"]) / point["total"]
+    assert 3 < tokens < 21 and alone["total"] < 2 * both[0]["total"] < 4 * alone["total"], "one scale for all epochs"
+    assert Checkpoint.load(folder / "captioner.safetensors").values["epoch"] >= 1, "the best is one of both steps"
+
+
+@pytest.mark.parametrize("stop_at", [2, 3, 5, 8, 11])
+def test_vre_stopped_at_any_step_ends_in_the_same_bits(
+    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    """3 steps an epoch: before, at and after the border of the phases, and where rewards are compared."""
+    job = toy.seeded(VRE)
+    files = ("captioner.safetensors", "curves.jsonl")
+    whole = [(job.work().folder / name).read_bytes() for name in files]
+    with monkeypatch.context() as patch:
+        stop(patch, stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            job.carry_out(force=True)
+        kept = Checkpoint.load(job.work().folder / "last.safetensors").values["rewards"]
+    assert bool(kept) == (stop_at > 4), "what the last checkpoint knows of rewards"
+    job.carry_out()
+    assert [(job.work().folder / name).read_bytes() for name in files] == whole
+
+
+@pytest.mark.parametrize(
+    ("seeding", "said"),
+    [
+        ({"epochs": 5}, "refocus_after is 5 of 5 epochs"),
+        ({"loss": "dxe"}, "plain cross-entropy"),
+        ({"label_smoothing": 0.1}, "plain cross-entropy"),
+    ],
+)
+def test_a_schedule_that_cannot_train_both_steps_is_refused(seeding: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        SeedOptions(captioner=VRE.captioner, seeding=SeedingOptions.model_validate(seeding))
+    one = VreOptions(temporal="scene", steps=1)
+    assert SeedOptions(captioner=one, seeding=SeedingOptions.model_validate(seeding)).first_whole_epoch == 0

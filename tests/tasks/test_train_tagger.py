@@ -1,13 +1,34 @@
-"""The word tagger's stage alone: it learns, and an interrupted training ends in the same bits."""
+"""The word tagger's stage alone: it learns, an interrupted training ends in the same bits; and what is taken from its net."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from models.embedding.tagger import TaggerOptions, WordTagger
+from storage.checkpoints import Checkpoint
+from storage.features import FeatureStore
+from storage.fingerprints import digest, digest_file
+from storage.media import probe
 from storage.results import read_jsonl
+from storage.sampling import Clips
+from storage.workspace import Workspace
 from tasks import train_tagger as module
-from tasks.train_tagger import tag_targets
-from tests.tasks.toy_run import ToyRun
+from tasks.extract_features import ExtractOptions
+from tasks.extraction import Feature, Video, extract
+from tasks.extractors import TaggerFeature, find_source
+from tasks.nets import open_net
+from tasks.runtime import Runtime
+from tasks.stage import Job
+from tasks.train_tagger import load_tagger, tag_targets
+from tests.storage.clips import make_clip
+from tests.tasks.toy_run import SAMPLING, ToyRun
+
+EVERY_FIFTH = Clips(stride=5, length=3)
 
 
 def test_targets_are_the_share_of_captions_that_use_a_word() -> None:
@@ -41,3 +62,98 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
     monkeypatch.setattr(module, "train", real)
     job.carry_out()
     assert (job.work().folder / "tagger.safetensors").read_bytes() == whole
+
+
+def rows_of(job: Job, name: str) -> dict[str, np.ndarray]:
+    view = FeatureStore.open(job.workspace.features / job.memo[name].store).view()
+    return {id: view.read(id) for id in view.lengths()}
+
+
+def test_the_words_of_a_video_are_those_of_its_stored_rows(toy: ToyRun) -> None:
+    """Rows, words and cells come from one pass; a store of its own, under another name, has the same words."""
+    features = {
+        "scene": TaggerFeature(sampling="clips"),
+        "words": TaggerFeature(output="words", sampling="clips"),
+        "cells": TaggerFeature(output="grid", over_time="mean", sampling="clips"),
+    }
+    job = toy.features(ExtractOptions(dataset="demo", features=features, sampling={"clips": SAMPLING}))
+    net = load_tagger(Checkpoint.load(toy.tagger().work().folder / "tagger.safetensors")).eval()
+    scene, words, cells = (rows_of(job, name) for name in features)
+    assert len(words) == 18 and {row.shape for row in words.values()} == {(1, 20)}
+    assert {row.shape for row in cells.values()} == {(16, 16)}
+    with torch.inference_mode():
+        for id, rows in scene.items():
+            by_hand = torch.sigmoid(net.word_logits(torch.tensor(rows).float().unsqueeze(0))).half().numpy()
+            assert np.array_equal(words[id], by_hand)
+    assert len({row.tobytes() for row in words.values()}) > 9, "all but near-twins have words of their own"
+    again = {"tags": TaggerFeature(output="words", sampling="clips")}
+    alone = toy.features(ExtractOptions(dataset="demo", features=again, sampling={"clips": SAMPLING}))
+    assert all(np.array_equal(row, words[id]) for id, row in rows_of(alone, "tags").items())
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tagger that was not trained."""
+    torch.manual_seed(0)
+    net = WordTagger(TaggerOptions(words=9, size=32, channels=(8, 8), feature_size=12))
+    path = tmp_path_factory.mktemp("tagger") / "tagger.safetensors"
+    tensors = {f"model.{name}": tensor.numpy() for name, tensor in net.state_dict().items()}
+    Checkpoint(tensors, {"net": net.options.model_dump(mode="json")}).save(path)
+    return path
+
+
+def extracted(folder: Path, weights: Path, videos: list[Video], batch: int) -> dict[str, np.ndarray]:
+    """The words of videos, extracted in this order, with so much in a batch."""
+    options = TaggerFeature(output="words", weights=str(weights))
+    net = open_net(options, "some hash", None, "cpu", "auto")
+    store = FeatureStore.create(folder, provenance={"extractor_key": "words"})
+    owed = {video.id: f"key of {video.id}" for video in videos}
+    with store.writer() as writer:
+        feature = Feature("words", net, net.look(EVERY_FIFTH, "words"), options.output_name, False, writer, owed)
+        outcomes = list(extract([feature], videos, Runtime(decoders=0, device="cpu", batch=batch)))
+    assert [outcome.bad for outcome in outcomes] == [None] * len(videos)
+    view = store.view()
+    return {video.id: view.read(video.id) for video in videos}
+
+
+def test_the_words_of_a_video_do_not_depend_on_company_order_or_length(tmp_path: Path, weights: Path) -> None:
+    paths = [make_clip(tmp_path / f"v{n}.mp4", 1 + 12 * n) for n in range(4)]  # 1 to 8 positions
+    videos = [Video(path.stem, path, None, probe(path)) for path in paths]
+    together = extracted(tmp_path / "together", weights, videos, batch=1)
+    backwards = extracted(tmp_path / "backwards", weights, videos[::-1], batch=1)
+    for video in videos:
+        alone = extracted(tmp_path / f"alone-{video.id}", weights, [video], batch=1)
+        assert together[video.id].shape == (1, 9)
+        assert np.array_equal(together[video.id], alone[video.id])
+        assert np.array_equal(together[video.id], backwards[video.id])
+    in_one_batch = extracted(tmp_path / "one", weights, videos, batch=4)
+    assert all(np.allclose(row, in_one_batch[id], atol=2e-3) for id, row in together.items())
+
+
+def test_a_cell_answers_for_its_part_of_the_frames(weights: Path) -> None:
+    net = load_tagger(Checkpoint.load(weights)).eval()
+    clips = torch.randint(0, 256, (2, 3, 32, 32, 3), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    changed = clips.clone()
+    changed[:, :, :6, :6] = 255 - changed[:, :, :6, :6]
+    with torch.inference_mode():
+        (rows, cells), (_, other) = net.features_and_cells(clips), net.features_and_cells(changed)
+        assert torch.equal(rows, net.features(clips))
+    assert cells.shape == (2, 16, 12)
+    differs = (cells != other).any(-1).any(0).view(4, 4)
+    assert differs[0, 0] and not differs[2:].any() and not differs[:, 2:].any()
+
+
+def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspace, weights: Path) -> None:
+    def source(**options: str) -> tuple[str, str]:
+        feature = TaggerFeature.model_validate({"weights": str(weights), "sampling": "clips", **options})
+        found = find_source(workspace, "demo", "x", feature, {"clips": SAMPLING}, None)
+        return found.key, found.words
+
+    rows, _ = source()
+    how = SAMPLING.model_dump(mode="json")
+    assert rows == digest("tagger", 2, digest_file(weights), how), "rows of earlier versions stay fresh"
+    kinds = [source(output="words"), source(output="grid"), source(output="grid", over_time="mean")]
+    assert len({rows, *(key for key, _ in kinds)}) == 4
+    assert kinds[2][1].endswith("(grid, averaged over time)")
+    with pytest.raises(ValidationError, match="of the whole video already"):
+        TaggerFeature(output="words", over_time="mean")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.captioners.lstm import SaLstmOptions
 from models.decoders.search import SearchOptions
 from models.embedding.tagger import TaggerOptions
-from models.zoo import SaLstmOptions
 from storage.options import Options
 from storage.sampling import Clips
 from storage.vocabulary import TextOptions
@@ -70,7 +70,7 @@ class ToyRun:
         return self.alone(seed, options, self.data, text_train=text.part("train"), text_val=text.part("val"), **inputs)
 
     def captions(self, width: int = 2) -> Job:
-        options = CaptionOptions(split="test", features=("scene",), search=SearchOptions(width=width, max_length=8))
+        options = CaptionOptions(split="test", search=SearchOptions(width=width, max_length=8))
         return self.alone(
             caption,
             options,

@@ -1,0 +1,228 @@
+"""Where the time of a boosting step goes, and what a dict-based CIDEr-D would make of it, in one run on one thread.
+
+    python benches/boosting.py [--steps 4]
+
+The sizes are those of MSVD: 32 videos x 5 samples, 4,065 words, 20 to 40 references a video, rows of 28 x 1536 from a feature
+store; SA-LSTM of 512, baseline b2. The words of references and of samples follow Zipf's law, 8 or so a caption.
+
+Rewards and baseline, and whole steps (sampling, rewards, forced pass, backward, clipping, Adam), by processor time, the median of
+a few; against the same loop with rewards from dictionaries: once with the references weighed whenever a caption is scored,
+as the reward code in the field does, once with all of them weighed beforehand. All must give the same rewards. Then the
+first way goes on alone: how much of its time, by the clock, waits for data.
+
+A run ends with an error if rewards take more than 5 % of a step or waiting for data more than 2 %."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scores import DictCiderD, captions
+from torch import Tensor
+
+from models.captioner import Captioner
+from models.captioners.lstm import SaLstmOptions, build_sa_lstm
+from models.losses.policy_gradient import PolicyGradient, Reward
+from models.rewards.baselines import against_samples
+from models.rewards.consensus import Consensus
+from models.rewards.local_discriminative import LocalDiscriminative
+from models.scores.ngrams import NgramIndex
+from models.training.loop import FitOptions, fit
+from models.training.objective import Objective
+from models.types import BOS, EOS, PAD
+from storage.features import FeatureStore
+from tasks.batches import CaptionBatches
+from tasks.feature_access import FeatureAccess
+
+CORPUS, VIDEOS, SAMPLES, WORDS, ROWS, SIZE, LONGEST = 400, 32, 5, 4065, 28, 1536, 20
+FIRST = 4
+MISSED: list[str] = []
+
+
+def hold(kept: bool, what: str) -> None:
+    if not kept:
+        MISSED.append(what)
+
+
+class ByDict:
+    """The reward from dictionaries of words: CIDEr-D with the document frequencies of the training split."""
+
+    def __init__(self, scorer: DictCiderD, beforehand: bool):
+        self.scorer, self.beforehand = scorer, beforehand
+
+    def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
+        said = [[str(word) for word in row if word != PAD] for row in samples.tolist()]
+        earned = [self.scorer.score(w, v, self.beforehand) for w, v in zip(said, video_of.tolist(), strict=True)]
+        return torch.tensor(earned, dtype=torch.float32)
+
+
+class Timed:
+    """A reward that notes how much processor time it took, and what it was asked last."""
+
+    def __init__(self, reward: Reward):
+        self.reward, self.took = reward, 0.0
+        self.asked: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
+        began = time.thread_time()
+        rewards = self.reward(samples, video_of)
+        self.took += time.thread_time() - began
+        self.asked = samples, video_of
+        return rewards
+
+
+class Awaited:
+    """Batches that note how long their user waited for them."""
+
+    def __init__(self, batches: CaptionBatches):
+        self.batches, self.waited = batches, 0.0
+        self.steps_per_epoch = batches.steps_per_epoch
+
+    def __call__(self, epoch: int, skip: int) -> Iterator[Any]:
+        coming = self.batches(epoch, skip)
+        while True:
+            began = time.perf_counter()
+            batch = next(coming, None)
+            self.waited += time.perf_counter() - began
+            if batch is None:
+                return
+            yield batch
+
+
+def talker() -> Captioner:
+    """SA-LSTM with fresh weights whose words follow Zipf's law: 8 of them a caption, on average."""
+    torch.manual_seed(0)
+    options = SaLstmOptions(features=("frames",), embedding=468, hidden=512, attention=256, dropout=0.5)
+    captioner = build_sa_lstm(options, {"frames": SIZE}, WORDS)
+    chances = 1 / torch.arange(1, WORDS - FIRST + 1)
+    with torch.no_grad():
+        bias: Tensor = captioner.decoder.predict.bias  # type: ignore[attr-defined]
+        bias[FIRST:] = (chances / chances.sum()).log()
+        bias[EOS] = float(torch.tensor(1 / 8).log())
+    return captioner
+
+
+def references() -> list[list[list[int]]]:
+    draw = np.random.default_rng(0)
+    written = captions(draw, CORPUS, 40, WORDS - FIRST)
+    counts = draw.integers(20, 41, CORPUS)
+    return [[[*words, EOS] for words in video[:count]] for video, count in zip(written, counts, strict=True)]
+
+
+def store(folder: Path) -> FeatureAccess:
+    kept = FeatureStore.create(folder / "frames", provenance={"extractor_key": "bench"})
+    draw = np.random.default_rng(1)
+    ids = [f"video{n:04}" for n in range(CORPUS)]
+    with kept.writer() as writer:
+        for id in ids:
+            writer.add(id, "key", draw.random((ROWS, SIZE), np.float32).astype(np.float16))
+    rows = {"frames": dict.fromkeys(ids, "key")}
+    return FeatureAccess(("frames",), {"frames": kept.view()}, rows, {"frames": {"size": SIZE}})
+
+
+class Boosting:
+    """A training of its own; what each step took."""
+
+    def __init__(self, access: FeatureAccess, truth: list[list[list[int]]], reward: Reward):
+        ids = sorted(access.rows["frames"])
+        said = {id: [[BOS, *words] for words in video] for id, video in zip(ids, truth, strict=True)}
+        batches = CaptionBatches(access, said, {id: list(range(40)) for id in ids}, ids, VIDEOS, 1, seed=0)
+        self.batches, self.reward = Awaited(batches), Timed(reward)
+        policy = PolicyGradient(self.reward, {id: n for n, id in enumerate(ids)}, SAMPLES, LONGEST)
+        options = FitOptions(epochs=1, learning_rate=1e-4, clip=0.25)
+        self.loop = fit(talker(), Objective(policy=(1.0, policy)), self.batches, options)
+        self.steps: list[float] = []
+        self.rewards: list[float] = []
+
+    def step(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.reward.took = 0.0
+        began = time.process_time()
+        next(self.loop)
+        self.steps.append(time.process_time() - began)
+        self.rewards.append(self.reward.took)
+
+    def forget(self) -> None:
+        self.steps, self.rewards = [], []
+
+    def waiting(self, steps: int) -> float:
+        """The share of the time that some steps more, one after the other, wait for their batches."""
+        next(self.loop)  # its batch was read while others had their turn
+        self.batches.waited, began = 0.0, time.perf_counter()
+        for _ in range(steps):
+            next(self.loop)
+        return self.batches.waited / (time.perf_counter() - began)
+
+
+def comparing(rewards: Tensor) -> float:
+    """Processor time of the baseline."""
+    owner = torch.arange(VIDEOS).repeat_interleave(SAMPLES)
+    times = []
+    for _ in range(20):
+        began = time.thread_time()
+        against_samples(rewards, owner)
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+def main(steps: int) -> None:
+    truth = references()
+    index = NgramIndex.build(truth)
+    texts = [[list(map(str, words)) for words in video] for video in truth]
+    plain = DictCiderD(texts, texts)
+    ours, words = Consensus(index), LocalDiscriminative(index)
+    ways: dict[str, Reward] = {
+        "CIDEr-D on token ids": ours,
+        "word rewards (GLD) on token ids": words,
+        "dictionaries": ByDict(plain, False),
+        "dictionaries, references weighed beforehand": ByDict(plain, True),
+    }
+    print(f"{VIDEOS} videos x {SAMPLES} samples, {WORDS} words, {sum(map(len, truth)) / CORPUS:.0f} references a video")
+    print(f"{'':46}{'steps/s':>8}{'a step':>10}{'rewards':>11}")
+    with tempfile.TemporaryDirectory() as folder:
+        access = store(Path(folder))
+        trained = {name: Boosting(access, truth, way) for name, way in ways.items()}
+        for step in range(steps + 1):  # in turns, with equal samples, so that a busy moment hits all
+            for training in trained.values():
+                training.step(step)
+                if step == 0:  # the first step also sets everything up
+                    training.forget()
+        waited = trained["CIDEr-D on token ids"].waiting(steps)
+    took = {name: statistics.median(training.steps) for name, training in trained.items()}
+    for name, training in trained.items():
+        rewards = statistics.median(training.rewards)
+        share = rewards / took[name]
+        figures = f"{1 / took[name]:>8.2f}{1e3 * took[name]:>7.0f} ms{1e3 * rewards:>8.1f} ms{share:>9.2%}"
+        print(f"{name:<46}{figures}")
+        assert training.reward.asked is not None
+        if ways[name] in (ours, words):
+            baseline = comparing(ways[name](*training.reward.asked))
+            print(f"{'  and the baseline':<46}{'':>18}{1e3 * baseline:>8.1f} ms{baseline / took[name]:>9.2%}")
+            share += baseline / took[name]
+            hold(share < 0.05, f"{name}: rewards take {share:.1%} of a step")
+        else:
+            gap = float((ways[name](*training.reward.asked) - ours(*training.reward.asked)).abs().max())
+            hold(gap < 1e-6, f"{name}: rewards differ by {gap:.1e}")
+    print(f"waiting for data: {waited:.2%} of the time")
+    hold(waited < 0.02, f"{waited:.1%} of the time waits for data")
+    for name in list(ways)[2:]:
+        print(f"steps on token ids are {took[name] / took['CIDEr-D on token ids']:.2f} times as fast as with {name}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=4, help="steps to watch, at most 5")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    main(arguments.steps)
+    for what in MISSED:
+        print(f"missed: {what}")
+    sys.exit(1 if MISSED else 0)

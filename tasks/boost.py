@@ -1,0 +1,264 @@
+"""Boosting: train a seeded captioner by policy gradient on what its own captions earn; choose its best epoch by validation CIDEr,
+the seeded captioner among them, so that it never ends worse than it began; resume exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from models.captioner import Captioner
+from models.captioners.recnet import RecNetOptions
+from models.losses.cross_entropy import CrossEntropy
+from models.losses.policy_gradient import Dropout, PolicyGradient, Reward, signs_of_collapse
+from models.losses.reconstruction import Reconstruction
+from models.rewards.baselines import BaselineOptions, SampleBaseline, TruthBaseline, truth_means
+from models.rewards.consensus import Consensus, ConsensusOptions
+from models.rewards.local_discriminative import LocalDiscriminative, WordRewardOptions
+from models.training.loop import FitOptions, Progress, undisturbed
+from models.training.objective import Objective, Term
+from models.zoo import CaptionerOptions
+from storage.atomic import write_jsonl
+from storage.checkpoints import Checkpoint
+from storage.errors import MissingFeatures
+from storage.options import Options
+from storage.records import ArtifactRef
+from storage.references import References
+from storage.text_tables import ReferenceTable
+from tasks.batches import CaptionBatches
+from tasks.captioning import validation_cider
+from tasks.feature_access import FeatureAccess
+from tasks.prepare_text import open_index, open_weights
+from tasks.progress import console, meter
+from tasks.seed import captioner_options, load_captioner
+from tasks.stage import Made, Work, stage
+from tasks.training_state import model_only, resume, to_checkpoint, train
+
+
+class BoostingOptions(FitOptions):
+    """Training by policy gradient."""
+
+    epochs: int = Field(70, ge=1)
+    """Passes over the training videos."""
+    learning_rate: float = Field(1e-4, gt=0)
+    """The highest learning rate."""
+    clip: float = Field(0.25, ge=0)
+    """Longest gradient (norm over all weights); 0 lets every gradient through."""
+    videos: int = Field(32, ge=1)
+    """Videos in a batch."""
+    samples: int = Field(5, ge=1)
+    """Captions drawn for each video."""
+    temperature: float = Field(1.0, gt=0)
+    """How boldly captions are drawn: below 1 the likely words are preferred even more."""
+    dropout: Dropout = "gradient"
+    """When units are dropped: "gradient" only in the pass that gradients come from; "both" when captions are drawn too, as
+    the papers' code does; "none" never."""
+    reward: ConsensusOptions = ConsensusOptions()
+    """What a caption earns."""
+    word_rewards: WordRewardOptions | None = None
+    """What each word earns (GLD), in place of `reward`."""
+    baseline: BaselineOptions = SampleBaseline()
+    """What the reward is compared with."""
+    xe: float = Field(0.0, ge=0)
+    """Weight of the cross-entropy of true captions beside the policy gradient."""
+    reconstruction: float = Field(0.2, ge=0)
+    """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
+    captions: int = Field(5, ge=1)
+    """True captions of each video in a batch, where `xe` or `reconstruction` want some."""
+    patience: int = Field(10, ge=1)
+    """Stop after so many epochs without a better validation CIDEr."""
+    validate_every: int = Field(1, ge=1)
+    """Epochs between two validations."""
+    seed: int = Field(0, ge=0)
+    """Seed of samples, dropout and the order of videos."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.word_rewards is not None and self.reward != ConsensusOptions():
+            raise ValueError("word_rewards take the place of reward: leave one of them out")
+        if isinstance(self.baseline, SampleBaseline) and self.samples < 2:
+            raise ValueError("baseline b2 compares the samples of a video with each other: set samples to 2 or more")
+        return self
+
+
+class BoostOptions(Options):
+    """How a captioner is boosted."""
+
+    boosting: BoostingOptions
+    max_words: int = 20
+    """Longest caption that is drawn, and longest caption in validation."""
+
+
+_SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
+
+
+@stage(version=1)
+def boost(
+    work: Work,
+    options: BoostOptions,
+    seeded: ArtifactRef,
+    features: ArtifactRef,
+    text_train: ArtifactRef,
+    text_val: ArtifactRef,
+    **parts: ArtifactRef,
+) -> Made:
+    device, how = work.runtime.torch_device(), options.boosting
+    start = work.path(seeded) / "captioner.safetensors"
+    net = captioner_options(start)
+    references = References(work.path(text_train))
+    access = FeatureAccess.for_captioner(work.workspace, work.path(features), net)
+    captions = references.numbers("train")
+    ids = access.usable(sorted(captions))
+    if not ids:
+        raise MissingFeatures(
+            "no training video has both captions and features; 'longtake status' lists what is missing"
+        )
+    validation = {id: refs for id, refs in references.sentences("val").items() if access.usable([id])}
+    captioner = load_captioner(start, access, references.vocabulary.key, len(references.vocabulary)).to(device)
+    policy = policy_gradient(references, how, options.max_words)
+    objective = _objective(policy, how, net)
+    wanted = how.captions if len(objective.terms) > 1 else 1  # none is looked at: the fewest that a batch can have
+    batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, wanted, how.seed)
+
+    torch.manual_seed(how.seed)
+    state, kept = resume(work.folder / "last.safetensors")
+    about = Checkpoint.load(start).values
+    if not kept:
+        kept = _begin(work, start, captioner, access, references, validation, options, device)
+    history: list[dict[str, Any]] = kept["history"]
+    best: dict[str, Any] = kept["best"]
+    if kept["stopped"]:
+        return _finish(work, history, best)
+    total, saved = how.epochs * batches.steps_per_epoch, time.monotonic()
+    with meter("boosting", total, "steps") as shown:
+        sums: dict[str, float] = kept["sums"]
+        for progress in train(captioner, objective, batches, how, state, device):
+            for name, value in (progress.losses | policy.statistics).items():
+                sums[name] = sums.get(name, 0.0) + value
+            reward, loss = policy.statistics["reward"], progress.losses["total"]
+            shown.to(progress.step, f"loss {loss:.3f}  reward {reward:.3f}  best CIDEr {max(best['cider'], 0):.3f}")
+            stopped = False
+            if progress.end_of_epoch:
+                history.append(_curve_point(progress, sums, how))
+                sums, last = {}, progress.epoch + 1 == how.epochs
+                if validation and (last or (progress.epoch + 1) % how.validate_every == 0):
+                    with undisturbed(captioner):
+                        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
+                    history[-1]["val_cider"] = cider
+                    if cider > best["cider"]:
+                        best = {"cider": cider, "epoch": progress.epoch}
+                        _save_best(work, progress, about)
+                    stopped = progress.epoch - best["epoch"] >= how.patience
+                elif not validation and last:
+                    best = {"cider": -1.0, "epoch": progress.epoch}
+                    _save_best(work, progress, about)
+                stopped = stopped or last
+            if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
+                values = {"history": history, "best": best, "sums": sums, "stopped": stopped}
+                to_checkpoint(progress.snapshot(), **values).save(work.folder / "last.safetensors")
+                saved = time.monotonic()
+            if stopped:
+                break
+    return _finish(work, history, best)
+
+
+def policy_gradient(references: References, how: BoostingOptions, max_words: int) -> PolicyGradient:
+    """The loss with the tables of the training split behind its rewards; tables made for other words are refused."""
+    index, table = open_index(references)
+    consensus = Consensus(index, how.reward, table.origin.eos)
+    reward: Reward = consensus
+    if how.word_rewards is not None:
+        reward = LocalDiscriminative(index, how.word_rewards, table.origin.eos)
+    return PolicyGradient(
+        reward,
+        {id: number for number, id in enumerate(table.video_ids)},
+        how.samples,
+        max_words,
+        how.baseline,
+        _truth(consensus, references, table) if isinstance(how.baseline, TruthBaseline) else None,
+        how.temperature,
+        how.dropout,
+    )
+
+
+def _truth(consensus: Consensus, references: References, table: ReferenceTable) -> Tensor:
+    """What the true captions of each video earn on average, each compared with the others: (V,)."""
+    weights = open_weights(references)
+    scores = {score: weights.of_references(score, table) for score in consensus.options.weights}
+    return torch.from_numpy(truth_means(consensus.mix(scores), table.videos))
+
+
+def _objective(policy: PolicyGradient, how: BoostingOptions, net: CaptionerOptions) -> Objective:
+    terms: dict[str, tuple[float, Term]] = {"policy": (1.0, policy)}
+    if how.xe:
+        terms["xe"] = (how.xe, CrossEntropy())
+    if isinstance(net, RecNetOptions) and how.reconstruction:
+        terms["rebuild"] = (how.reconstruction, Reconstruction(net.loss))
+    return Objective(**terms)
+
+
+def _begin(
+    work: Work,
+    start: Path,
+    captioner: Captioner,
+    access: FeatureAccess,
+    references: References,
+    validation: dict[str, list[str]],
+    options: BoostOptions,
+    device: str,
+) -> dict[str, Any]:
+    """Where boosting starts: the seeded captioner is the best so far."""
+    point: dict[str, Any] = {"epoch": 0, "step": 0}
+    if validation:
+        with undisturbed(captioner):
+            point["val_cider"] = validation_cider(captioner, access, references, validation, options.max_words, device)
+    found = Checkpoint.load(start)
+    Checkpoint(found.tensors, found.values | {"epoch": -1}).save(work.folder / "captioner.safetensors")
+    best = {"cider": point.get("val_cider", -1.0), "epoch": -1}
+    return {"history": [point], "best": best, "sums": {}, "stopped": False}
+
+
+def _curve_point(progress: Progress, sums: Mapping[str, float], how: BoostingOptions) -> dict[str, Any]:
+    means = {name: total / progress.steps_per_epoch for name, total in sums.items()}
+    point: dict[str, Any] = {
+        "epoch": progress.epoch + 1,
+        "step": progress.step,
+        "learning_rate": progress.learning_rate,
+    }
+    point |= means
+    if signs := signs_of_collapse(means, how.samples):
+        point["warning"] = "; ".join(signs)
+        told = f"  boosting collapses in epoch {point['epoch']}: {point['warning']}; {_REMEDY}"
+        console.print(told, highlight=False, markup=False)
+    return point
+
+
+_REMEDY = "a lower learning_rate, some xe or another baseline may help"
+
+
+def _save_best(work: Work, progress: Progress, about: dict[str, Any]) -> None:
+    """In the form that seeding gave the captioner, so that whoever takes one takes the other."""
+    checkpoint = model_only(to_checkpoint(progress.snapshot()), **about | {"epoch": progress.epoch})
+    checkpoint.save(work.folder / "captioner.safetensors")
+
+
+def _finish(work: Work, history: list[dict[str, Any]], best: dict[str, Any]) -> Made:
+    write_jsonl(work.folder / "curves.jsonl", history)
+    (work.folder / "last.safetensors").unlink(missing_ok=True)
+    summary = {
+        "epochs": len(history) - 1,
+        "best_epoch": best["epoch"] + 1,
+        "val_cider": best["cider"],
+        "start_cider": history[0].get("val_cider", -1.0),
+        "reward": history[-1]["reward"],
+    }
+    if warned := [point for point in history if "warning" in point]:
+        summary["warning"] = (
+            f"boosting collapsed in {len(warned)} epochs, first in {warned[0]['epoch']}: {warned[0]['warning']}"
+        )
+    return Made(len(history) - 1, summary)

@@ -1,0 +1,113 @@
+"""The embedding's stage alone: it learns, an interrupted training ends in the same bits, what does not fit is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models.embedding.vse import VseOptions
+from storage.errors import BadInput, Mismatch
+from storage.references import References
+from storage.results import read_jsonl
+from tasks import train_embedding as module
+from tasks.feature_access import FeatureAccess
+from tasks.stage import Job
+from tasks.train_embedding import (
+    EmbeddingOptions,
+    EmbeddingTraining,
+    embed_videos,
+    load_embedding,
+    retrieval,
+    train_embedding,
+)
+from tests.tasks.toy_run import ToyRun
+
+OPTIONS = EmbeddingOptions(
+    net=VseOptions(features=("scene",), size=12, embedding=8),
+    training=EmbeddingTraining(epochs=3, videos=4, captions=2, learning_rate=5e-3),
+)
+
+
+def embedded(toy: ToyRun, options: EmbeddingOptions = OPTIONS) -> Job:
+    text, features = toy.text().ref, toy.features().ref
+    inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
+    texts = {"text_train": text.part("train"), "text_val": text.part("val")}
+    return toy.alone(train_embedding, options, toy.data, **inputs, **texts)
+
+
+def test_the_loss_falls_and_every_epoch_is_validated_in_both_directions(toy: ToyRun) -> None:
+    job = embedded(toy)
+    folder = job.work().folder
+    assert sorted(path.name for path in folder.iterdir()) == ["curves.jsonl", "done.json", "embedding.safetensors"]
+    curve = read_jsonl(folder / "curves.jsonl")
+    assert [point["epoch"] for point in curve] == [1, 2, 3] and curve[2]["loss"] < curve[0]["loss"]
+    names = {f"{what} R@{k}" for what in ("video", "caption") for k in (1, 5, 10)}
+    assert all(set(point["val"]) == names for point in curve)
+    assert all(point["val"]["video R@5"] == 1 for point in curve)  # there are four videos
+    done = job.done()
+    assert done is not None
+    best = max(curve, key=lambda point: sum(point["val"].values()))
+    assert done.summary["best_epoch"] == best["epoch"]
+    assert done.summary["val video R@1"] == best["val"]["video R@1"]
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 8])
+def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
+    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    job = embedded(toy)
+    files = ("embedding.safetensors", "curves.jsonl")
+    whole = [(job.work().folder / name).read_bytes() for name in files]
+    real = module.train
+
+    def stops(*args, **kwargs):
+        for progress in real(*args, **kwargs):
+            yield progress
+            if progress.step == stop_at:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(module, "train", stops)
+    with pytest.raises(KeyboardInterrupt):
+        job.carry_out(force=True)
+    assert job.done() is None
+    monkeypatch.setattr(module, "train", real)
+    job.carry_out()
+    assert [(job.work().folder / name).read_bytes() for name in files] == whole
+
+
+def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
+    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = embedded(toy)
+    whole = (job.work().folder / "curves.jsonl").read_bytes()
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_jsonl", killed)
+        with pytest.raises(KeyboardInterrupt):
+            job.carry_out(force=True)
+    monkeypatch.setattr(module, "train", killed)  # nothing may be trained again
+    job.carry_out()
+    assert (job.work().folder / "curves.jsonl").read_bytes() == whole
+
+
+def test_a_trained_embedding_is_read_back_and_refused_where_it_does_not_belong(toy: ToyRun) -> None:
+    job = embedded(toy)
+    path = job.work().folder / "embedding.safetensors"
+    access = FeatureAccess.open(job.workspace, toy.features().work().folder, ("scene",))
+    references = References(toy.text().work().folder)
+    vocabulary = references.vocabulary
+    net = load_embedding(path, access, vocabulary.key, len(vocabulary))
+    validation = references.numbers("val")
+    curve = read_jsonl(job.work().folder / "curves.jsonl")
+    assert retrieval(net, access, validation, "cpu") in [point["val"] for point in curve]
+    vectors = embed_videos(net, access, sorted(validation), "cpu")
+    assert vectors.shape == (4, 12) and torch.allclose(vectors.norm(dim=1), torch.ones(4))
+    with pytest.raises(Mismatch, match="vocabulary"):
+        load_embedding(path, access, "another", len(vocabulary))
+    access.about["scene"]["key"] = "another extractor"
+    with pytest.raises(BadInput, match="trained on other 'scene' features"):
+        load_embedding(path, access, vocabulary.key, len(vocabulary))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flows.plan import Plan, Planner, make_plan
 from flows.recipe import Recipe
+from flows.report import page_options
 from storage.errors import BadInput
 from storage.records import SPLITS, ArtifactRef
 from storage.workspace import Workspace
@@ -18,7 +19,7 @@ from tasks.extract_features import ExtractOptions, extract_features
 from tasks.extractors import sampling_of
 from tasks.find_neighbours import find_neighbours
 from tasks.prepare_text import prepare_text
-from tasks.report import PageOptions, report
+from tasks.report import report
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.seed import SeedOptions, seed
 from tasks.stage import Stage
@@ -103,9 +104,7 @@ def pipeline(do: Planner, recipe: Recipe) -> None:
     )
     do(
         report,
-        PageOptions(
-            shown=recipe.report, recipe=recipe.model_dump(mode="json", exclude={"runtime": True, "dataset": {"path"}})
-        ),
+        page_options(recipe),
         catalogue=data,
         text=text,
         features=features,

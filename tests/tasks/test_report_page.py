@@ -16,18 +16,9 @@ from PIL import Image
 
 from storage.errors import BadInput
 from tasks.charts import line_chart, plain_number
-from tasks.report_page import (
-    CLIPS_A_PAGE,
-    PROBLEMS_SHOWN,
-    Clip,
-    Curve,
-    Published,
-    ReportPage,
-    Score,
-    StageLine,
-    readable_duration,
-    render_report,
-)
+from tasks.page_rendering import CLIPS_A_PAGE, PROBLEMS_SHOWN, readable_duration, render_report
+from tasks.published import Published
+from tasks.report_page import Clip, Curve, ReportPage, Score, StageLine
 
 VOID = {"meta", "img", "input", "br", "hr", "link"}
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"

@@ -121,7 +121,10 @@ def showcase(ordinary: Sequence[Clip], ranked_by: str, ascending: bool) -> list[
         return []
     ranked = sorted(scored, key=lambda clip: clip.scores[ranked_by], reverse=not ascending)
     chosen = (("Best", ranked[:SHOWCASE]), ("Most ordinary", scored[:SHOWCASE]), ("Worst", ranked[-SHOWCASE:][::-1]))
-    return [(title, [film_view(clip, FEW_FRAMES + 1) | {"rank": clip.scores[ranked_by]} for clip in clips]) for title, clips in chosen]
+    return [
+        (title, [film_view(clip, FEW_FRAMES + 1) | {"rank": clip.scores[ranked_by]} for clip in clips])
+        for title, clips in chosen
+    ]
 
 
 def _frame_sources(clip: Filmed) -> tuple[tuple[int, int], list[str]]:

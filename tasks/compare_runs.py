@@ -214,8 +214,8 @@ def _clips(runs: Sequence[_Run]) -> list[ComparedClip]:
     return sorted(clips, key=lambda clip: (clip.spread is None, -(clip.spread or 0.0)))
 
 
-def differing(recipes: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """(setting, its value in each recipe) of those that are not the same in all."""
+def differing(recipes: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str | None]]]:
+    """(setting, its value in each recipe) of those that are not the same in all; None where a recipe has no such setting."""
     tables = [dict(_flat({k: v for k, v in recipe.items() if k not in _NOT_COMPARED}, ())) for recipe in recipes]
     names = dict.fromkeys(name for table in tables for name in table)
     rows = ((name, [table.get(name, ...) for table in tables]) for name in names)
@@ -230,9 +230,9 @@ def _flat(values: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield ".".join(path), values
 
 
-def _words(value: Any) -> str:
+def _words(value: Any) -> str | None:
     if value is ...:
-        return "–"
+        return None
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "none"}[value]
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

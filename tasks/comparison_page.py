@@ -78,12 +78,13 @@ class ComparedClip:
 
 @dataclass(frozen=True)
 class ComparisonPage:
-    """Everything on the page. `settings` are (name, value of each run), those that are not the same in all."""
+    """Everything on the page. `settings` are (name, value of each run), those that are not the same in all; None where a
+    recipe has no such setting."""
 
     title: str
     runs: Sequence[RunColumn]
     pairings: Sequence[Pairing] = ()
-    settings: Sequence[tuple[str, Sequence[str]]] = ()
+    settings: Sequence[tuple[str, Sequence[str | None]]] = ()
     curves: Sequence[Curve] = ()
     clips: Sequence[ComparedClip] = ()
     notes: Sequence[str] = ()
@@ -92,6 +93,15 @@ class ComparisonPage:
     def letters(self) -> dict[str, int]:
         """label -> the number of the colour that its curves have too"""
         return {run.label: n % COLOURS for n, run in enumerate(self.runs)}
+
+    @property
+    def shared_settings(self) -> list[tuple[str, Sequence[str | None]]]:
+        return [(name, values) for name, values in self.settings if None not in values]
+
+    @property
+    def other_settings(self) -> list[tuple[str, Sequence[str | None]]]:
+        """Settings that some of the recipes do not have."""
+        return [(name, values) for name, values in self.settings if None in values]
 
     @property
     def figures(self) -> list[str]:

@@ -101,7 +101,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(number=plain_number, count=_count, percent=_percent, duration=readable_duration)
-    environment.filters.update(signed=_signed, moment=_readable_time)
+    environment.filters.update(signed=_signed, tenths=_tenths, moment=_readable_time)
     environment.globals.update(
         clips_a_page=CLIPS_A_PAGE, references_shown=REFERENCES_SHOWN, problems_shown=PROBLEMS_SHOWN
     )
@@ -136,6 +136,11 @@ def _count(number: int | None) -> str:
 
 def _percent(share: float) -> int:
     return round(100 * min(max(share, 0.0), 1.0)) if math.isfinite(share) else 0
+
+
+def _tenths(value: float | None) -> str:
+    """A score of one clip: 48.3; nobody wants to read 2.40e-10."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.1f}"
 
 
 def _signed(value: float) -> str:

@@ -1,6 +1,5 @@
-"""A real browser for tests: Debian's Chromium without a window, driven over the DevTools protocol.
-
-No request may leave: every one that a page makes is written down, and all but the page itself are refused."""
+"""A real browser for tests: Debian's Chromium without a window, driven over the DevTools protocol. Every request that a page
+makes is written down."""
 
 from __future__ import annotations
 
@@ -16,11 +15,21 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 _FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync --disable-default-apps --mute-audio --hide-scrollbars --remote-debugging-port=0"
-).split()
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-default-apps",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
 
 
 class Page:

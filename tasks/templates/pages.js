@@ -1,5 +1,5 @@
 // Behaviour of the pages: theme, attention of a word, and the gallery's search, order and pages.
-// The document is readable without it; clips beyond the first page wait as text in <script type="text/template">.
+// The document is readable without it; clips beyond the first page wait as text in data blocks.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -60,7 +60,7 @@
     const top = seen.indexOf(Math.max(...seen));
     const time = frames[top]?.querySelector("span")?.textContent.replace("◆ ", "");
     const place = frames.length ? `frame ${top + 1}${time ? ` (${time})` : ""}` : `position ${top + 1} of ${weights.length}`;
-    gaze.textContent = `“${word.textContent}” looks most at ${place}: ${Math.round(seen[top] / 10)} % of its attention.`;
+    gaze.textContent = `“${word.textContent}” looks most at ${place}: ${Math.round(seen[top] / 10)} % of its attention.${word.dataset.r ? " Boxes: where within the key frames." : ""}`;
   };
   const lookAway = (clip) => {
     if (!clip?.classList.contains("looking")) return;

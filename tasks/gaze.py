@@ -59,8 +59,15 @@ class Places:
         return [cast(Box, tuple(map(float, row[:4]))) for row in rows[step]] if step < len(rows) else ()
 
 
+def looks_again(options: CaptionerOptions) -> bool:
+    """Whether what a captioner looked at is only known by letting it look once more; else its captions tell."""
+    return (isinstance(options, VreOptions) and options.steps == 2) or (
+        isinstance(options, G2lOptions) and options.regions is not None
+    )
+
+
 def find_gazes(
-    captioner: Captioner,
+    captioner: Captioner | None,
     options: CaptionerOptions,
     access: FeatureAccess,
     places: Places | None,
@@ -68,8 +75,11 @@ def find_gazes(
     rows: Sequence[CaptionRow],
     device: str,
 ) -> dict[str, Gaze]:
-    """video id -> what its caption looked at. `places` are those of the features that have regions."""
+    """video id -> what its caption looked at. `places` are those of the features that have regions; the captioner is needed
+    only if it `looks_again`."""
     found = {row.video_id: _over_time(options, access, places, row) for row in rows}
+    if captioner is None:
+        return found
     if isinstance(options, VreOptions) and options.steps == 2:
         for id, second in _key_times(captioner, options, access, rows, device):
             found[id] = Gaze(found[id].weights, found[id].timeline, second)

@@ -25,7 +25,7 @@ from storage.runs import load_runs
 from storage.workspace import read_done
 from tasks import report_words
 from tasks.feature_access import FeatureAccess
-from tasks.gaze import Gaze, Places, boxes_beside, cells_of, find_gazes, region_feature
+from tasks.gaze import Gaze, Places, boxes_beside, cells_of, find_gazes, looks_again, region_feature
 from tasks.page_rendering import render_report
 from tasks.problems import gather_problems
 from tasks.published import BENCHMARKS
@@ -216,10 +216,11 @@ def clip_scores(scores: Mapping[str, float]) -> dict[str, float]:
 def _gazes(run: _Run) -> tuple[dict[str, Gaze], list[str]]:
     if not run.rows:
         return {}, []
-    trained = run.inputs.get("boosted", run.inputs["seeded"])
-    path = run.work.path(trained) / "captioner.safetensors"
-    vocabulary, device = run.references.vocabulary, run.work.runtime.torch_device()
-    net = load_captioner(path, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
+    vocabulary, device, net = run.references.vocabulary, run.work.runtime.torch_device(), None
+    if looks_again(run.captioner):
+        trained = run.inputs.get("boosted", run.inputs["seeded"])
+        path = run.work.path(trained) / "captioner.safetensors"
+        net = load_captioner(path, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
     places, not_shown = _places(run)
     return find_gazes(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
 

@@ -60,7 +60,7 @@
     const top = seen.indexOf(Math.max(...seen));
     const time = frames[top]?.querySelector("span")?.textContent.replace("◆ ", "");
     const place = frames.length ? `frame ${top + 1}${time ? ` (${time})` : ""}` : `position ${top + 1} of ${weights.length}`;
-    gaze.textContent = `“${word.textContent}” looks most at ${place}: ${Math.round(seen[top] / 10)} % of its attention.${word.dataset.r ? " Boxes: where within the key frames." : ""}`;
+    gaze.textContent = `“${word.textContent}” looks most at ${place}: ${Math.round(seen[top] / 10)} % of its attention.${word.dataset.r ? " Boxes: where in the frames." : ""}`;
   };
   const lookAway = (clip) => {
     if (!clip?.classList.contains("looking")) return;

@@ -67,7 +67,7 @@ def test_a_word_shows_its_attention_to_the_mouse_and_to_the_keyboard(tab: Page, 
     tab.point_at("#gallery .word")
     assert (
         tab.value("document.querySelector('.gaze').textContent")
-        == "“a” looks most at frame 1 (0.0 s): 50 % of its attention. Boxes: where within the key frames."
+        == "“a” looks most at frame 1 (0.0 s): 50 % of its attention. Boxes: where in the frames."
     )
     assert tab.value("document.querySelector('.box').parentElement.querySelector('img').alt") == "frame 1 at 0.0 s"
     tab.value("document.querySelector('#gallery .walk').focus()")

@@ -102,7 +102,7 @@ def a_page(**changes: Any) -> ReportPage:
             StageLine("caption", "reused", 12.0, None, ""),
         ],
         recipe_yaml="dataset:\n  kind: demo\n",
-        published=[Published("SA-LSTM", {"CIDEr": 0.517, "METEOR": 0.29}, "table 2")],
+        published=[Published("SA-LSTM", {"CIDEr": 51.7, "METEOR": 29.0}, "table 2")],
     )
     return replace(page, **changes)
 
@@ -113,7 +113,7 @@ EMPTY = ReportPage(title="", recipe_name="", about="", made_at="")
 def test_the_page_is_well_formed_and_says_what_it_was_given():
     outline = Outline(render_report(a_page()))
     told = ["A first try.", "features come from random weights", "demo world", "kind: demo", "2026-01-02 03:04 UTC"]
-    told += ["1.25", "40 test clips", "lower is better", "0.517", "1 min 15 s", "1,200"]
+    told += ["1.25", "40 test clips", "lower is better", "51.7", "1 min 15 s", "1,200"]
     told += ["a red circle", "the circle is red", "97 %", "ends in the middle of a frame"]
     assert [words for words in told if words not in outline.text] == []
 

@@ -38,6 +38,9 @@ def test_scores_cover_every_captioned_video_and_tell_how_varied_and_telling_capt
     assert scores["videos"] == 4 and len(scores["per_video"]) == 4 and scores["not_captioned"] == []
     assert set(scores["corpus"]) == set(SCORES) - {"METEOR", "SPICE"}
     assert scores["not_computed"].keys() == {"METEOR", "SPICE"}
+    for name, value in scores["corpus"].items():
+        low, high = scores["intervals"][name]
+        assert low <= value <= high, name
     written = json.loads((job.work().folder / "scores.json").read_bytes())["corpus"]
     assert written["METEOR"] is written["SPICE"] is None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from storage.results import read_captions
+from storage.results import read_captions, read_scores
+from tasks.charts import plain_number
 from tasks.report import PageOptions, ReportOptions, report
 from tasks.report_pictures import read_pictures
 from tests.tasks.toy_run import ToyRun
@@ -38,3 +39,6 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
     shown = [row for row in read_captions(captions.work().folder) if row.video_id in page]
     assert len(shown) == 3 and all(stage in page for stage in ("train_tagger", "extract_features", "CIDEr"))
     assert "Only 4 videos were scored" in page
+    low, high = (100 * edge for edge in read_scores(scores.work().folder)["intervals"]["CIDEr"])
+    assert f"95 % interval {plain_number(low)} to {plain_number(high)}" in page
+    assert "stages were done in this run" in page and ">reused<" not in page  # no run is on record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,17 @@ def model_only(checkpoint: Checkpoint, **values: Any) -> Checkpoint:
     return Checkpoint({n: a for n, a in checkpoint.tensors.items() if n.startswith("model.")}, values)
 
 
-def resume(path: Path) -> tuple[TrainState | None, dict[str, Any]]:
-    """The state and values of an interrupted training, or (None, {})."""
+@dataclass(frozen=True)
+class Resumed:
+    """An interrupted training as its checkpoint knows it; both are empty where there is none."""
+
+    state: TrainState | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def resume(path: Path) -> Resumed:
+    """Where an interrupted training stands."""
     if not path.exists():
-        return None, {}
+        return Resumed()
     checkpoint = Checkpoint.load(path)
-    return to_state(checkpoint), checkpoint.values
+    return Resumed(to_state(checkpoint), checkpoint.values)

@@ -67,6 +67,12 @@ class Batches(Protocol):
         ...
 
 
+class Schedule(Protocol):
+    """An objective for every epoch: an Objective, or something that chooses one."""
+
+    def at(self, epoch: int, /) -> Objective: ...
+
+
 @dataclass(frozen=True)
 class TrainState:
     """Where a training stands: named tensors (for safetensors) and a few numbers (for JSON).
@@ -102,7 +108,7 @@ _M = TypeVar("_M", bound=nn.Module)
 
 def fit(
     model: nn.Module,
-    objective: Objective,
+    objective: Schedule,
     batches: Batches,
     options: FitOptions,
     state: TrainState | None = None,

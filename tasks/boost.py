@@ -143,7 +143,8 @@ def boost(
         batches=batches,
         how=how,
         result="captioner.safetensors",  # in the form that seeding gave it, so that whoever takes one takes the other
-        about={name: value for name, value in seeded_captioner.values.items() if name != "epoch"},
+        about={name: value for name, value in seeded_captioner.values.items() if name != "epoch"}
+        | {"boosting": how.model_dump(mode="json")},
         judge=judge if validation else None,
         measure="CIDEr",
         patience=how.patience,

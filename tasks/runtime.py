@@ -39,6 +39,9 @@ class Runtime(Options):
     retry_quarantined: bool = False
     """try again the videos that extraction could not read before"""
 
+    checkpoints: int = Field(2, ge=1)
+    """last checkpoints of a training that are kept while it runs; beside them the weights of its best epoch, which stay"""
+
     def torch_device(self) -> str:
         """The device's name for torch; sets torch's thread count on the way."""
         import torch

@@ -206,6 +206,7 @@ def _about(options: SeedOptions, references: References, access: FeatureAccess) 
     """What a captioner's checkpoint says of it: what it is, and what it was trained on."""
     return {
         "captioner": options.captioner.model_dump(mode="json"),
+        "seeding": options.seeding.model_dump(mode="json"),
         "vocabulary": references.vocabulary.key,
         "sizes": access.sizes,
         "extractors": {name: access.about[name]["key"] for name in access.names},

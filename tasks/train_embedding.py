@@ -96,6 +96,7 @@ def train_embedding(
         result="embedding.safetensors",
         about={
             "net": options.net.model_dump(mode="json"),
+            "training": how.model_dump(mode="json"),
             "vocabulary": references.vocabulary.key,
             "sizes": access.sizes,
             "extractors": {name: access.about[name]["key"] for name in access.names},

@@ -101,7 +101,7 @@ def train_tagger(work: Work, options: TrainTaggerOptions, videos: ArtifactRef, t
     device = work.runtime.torch_device()
     with meter("learning words", how.epochs * batches.steps_per_epoch, "steps") as shown:
         sums = 0.0
-        for progress in train(net, Objective(words=(1.0, TagLoss())), batches, how, found.state, device):
+        for progress in train(work.folder, net, Objective(words=(1.0, TagLoss())), batches, how, found.state, device):
             sums += progress.losses["total"]
             shown.to(progress.step, f"loss {progress.losses['total']:.3f}")
             if progress.end_of_epoch:

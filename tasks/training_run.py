@@ -14,9 +14,10 @@ from torch import nn
 
 from models.training.loop import Batches, FitOptions, Progress, Schedule, undisturbed
 from storage.atomic import write_jsonl
-from tasks.progress import meter
+from storage.checkpoints import LastCheckpoints
+from tasks.progress import CurveArtifact, meter
 from tasks.stage import Work
-from tasks.training_state import Resumed, model_only, to_checkpoint, train
+from tasks.training_state import BAD_BATCH, Resumed, model_only, to_checkpoint, train
 
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 
@@ -104,13 +105,21 @@ class _Standing:
 
 
 def finish_training(work: Work, training: Training, found: Resumed) -> Trained:
-    """Train from where `found` says to the end, saving on the way. The curve is written, checkpoints are removed."""
-    last = work.folder / "last.safetensors"
-    now = _Standing.of(found.values) if found.values else _start(training)
+    """Train from where `found` says to the end, saving on the way. At the end checkpoints are removed: the best epoch's weights
+    and the curve are what stays."""
+    saved = LastCheckpoints(work.folder / "last.safetensors", work.runtime.checkpoints)
+    curve = CurveArtifact(training.label)
+    if found.values:
+        found.expect(training.about, work.folder)
+        now = _Standing.of(found.values)
+    else:
+        now = _start(training)
     if not now.stopped:
-        _go_on(work, training, found, now)
+        _go_on(work, training, found, now, saved, curve)
     write_jsonl(work.folder / "curves.jsonl", now.history)
-    last.unlink(missing_ok=True)
+    curve.show(now.history, final=True)
+    saved.remove()
+    (work.folder / BAD_BATCH).unlink(missing_ok=True)
     return Trained(now.history, now.best)
 
 
@@ -121,20 +130,25 @@ def _start(training: Training) -> _Standing:
     return _Standing([point], best)
 
 
-def _go_on(work: Work, training: Training, found: Resumed, now: _Standing) -> None:
+def _go_on(
+    work: Work, training: Training, found: Resumed, now: _Standing, checkpoints: LastCheckpoints, curve: CurveArtifact
+) -> None:
     how, batches, saved = training.how, training.batches, time.monotonic()
     device = work.runtime.torch_device()
-    with meter(training.label, how.epochs * batches.steps_per_epoch, "steps") as shown:
-        for progress in train(training.model, training.objective, batches, how, found.state, device):
+    done = found.state.values["step"] if found.state else 0
+    with meter(training.label, how.epochs * batches.steps_per_epoch, "steps", done) as shown:
+        for progress in train(work.folder, training.model, training.objective, batches, how, found.state, device):
             figures = {**progress.losses, **training.figures()}
             for name, value in figures.items():
                 now.sums[name] = now.sums.get(name, 0.0) + value
             shown.to(progress.step, _told(training, figures, now.best))
             if progress.end_of_epoch:
                 _end_epoch(work, training, progress, now)
+                write_jsonl(work.folder / "curves.jsonl", now.history)  # for those who watch
+                curve.show(now.history)
             if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
-                checkpoint = to_checkpoint(progress.snapshot(), **now.to_json(), **training.memory())
-                checkpoint.save(work.folder / "last.safetensors")
+                values = {"about": training.about, **now.to_json(), **training.memory()}
+                checkpoints.save(to_checkpoint(progress.snapshot(), **values))
                 saved = time.monotonic()
             if now.stopped:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +11,30 @@ from typing import Any
 import torch
 
 from models.training.loop import NonFiniteLoss, Progress, TrainState, fit
-from storage.checkpoints import Checkpoint
-from storage.errors import LongtakeError
+from storage.atomic import write_json
+from storage.checkpoints import Checkpoint, LastCheckpoints
+from storage.errors import LongtakeError, Mismatch
+
+BAD_BATCH = "not-finite.json"
 
 
-def train(*args: Any, **kwargs: Any) -> Iterator[Progress]:
-    """`fit`, whose failures reach the user as a message that names the batch instead of a traceback."""
+def train(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Progress]:
+    """`fit`, whose failures reach the user as a message that names the batch instead of a traceback. The batch is kept in
+    the stage's folder, beside the last checkpoint."""
     try:
         yield from fit(*args, **kwargs)
     except NonFiniteLoss as error:
-        raise LongtakeError(str(error)) from error
+        write_json(
+            folder / BAD_BATCH,
+            {
+                "what": error.what,
+                "step": error.step,
+                # JSON knows no NaN: as text, every reader can read it
+                "losses": {name: loss if math.isfinite(loss) else str(loss) for name, loss in error.losses.items()},
+                "videos": list(error.video_ids),
+            },
+        )
+        raise LongtakeError(f"{error}; the batch is listed in {folder / BAD_BATCH}") from error
 
 
 def to_checkpoint(state: TrainState, **values: Any) -> Checkpoint:
@@ -44,10 +59,23 @@ class Resumed:
     state: TrainState | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
+    def expect(self, about: dict[str, Any], folder: Path) -> None:
+        """Refuse to go on with something else than what was being trained."""
+        found = self.values.get("about", {})
+        for name, wanted in about.items():
+            if found.get(name) != wanted:
+                raise Mismatch(
+                    f"the checkpoint in {folder} was trained with {name} {_short(found.get(name))}, not {_short(wanted)}; "
+                    "it belongs to another training: remove it, and this one starts from its beginning"
+                )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 def resume(path: Path) -> Resumed:
-    """Where an interrupted training stands."""
-    if not path.exists():
-        return Resumed()
-    checkpoint = Checkpoint.load(path)
-    return Resumed(to_state(checkpoint), checkpoint.values)
+    """Where an interrupted training stands, from the newest of its checkpoints that can be read."""
+    checkpoint = LastCheckpoints(path).load()
+    return Resumed() if checkpoint is None else Resumed(to_state(checkpoint), checkpoint.values)

@@ -44,7 +44,17 @@ class FitOptions(Options):
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss or its gradient became infinite or not a number. The weights are still those before the bad batch."""
+    """The loss or its gradient (`what`) became infinite or not a number. The weights are still those before the bad batch.
+
+    step counts from 1; losses are those of the batch, whose videos are video_ids."""
+
+    def __init__(self, what: str, losses: dict[str, float], step: int, video_ids: tuple[str, ...]):
+        terms = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
+        super().__init__(
+            f"the {what} is not finite at step {step} ({terms}) on videos {', '.join(video_ids)}; "
+            "look at the features of these videos, or lower the learning rate"
+        )
+        self.what, self.losses, self.step, self.video_ids = what, losses, step, video_ids
 
 
 class TrainingBatch(Protocol):
@@ -138,11 +148,11 @@ def fit(
             total, terms = now(model, batch.to(device))
             losses = {name: loss.item() for name, loss in terms.items()} | {"total": total.item()}
             if not all(math.isfinite(loss) for loss in losses.values()):
-                raise _non_finite("loss", losses, step, batch)
+                raise NonFiniteLoss("loss", losses, step + 1, batch.video_ids)
             total.backward()
             norm = nn.utils.clip_grad_norm_(parameters.values(), options.clip or math.inf).item()
             if not math.isfinite(norm):
-                raise _non_finite("gradient", losses, step, batch)
+                raise NonFiniteLoss("gradient", losses, step + 1, batch.video_ids)
             optimiser.step()
             step += 1
             yield Progress(
@@ -239,11 +249,3 @@ def _set_random_state(states: dict[str, Tensor]) -> None:
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
-
-
-def _non_finite(what: str, losses: dict[str, float], step: int, batch: TrainingBatch) -> NonFiniteLoss:
-    terms = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
-    return NonFiniteLoss(
-        f"the {what} is not finite at step {step + 1} ({terms}) on videos {', '.join(batch.video_ids)}; "
-        "look at the features of these videos, or lower the learning rate"
-    )

@@ -92,8 +92,8 @@ def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypa
     steps: list[tuple[int, int]] = []
     real = training_run.train
 
-    def watched(captioner, *args, **kwargs):
-        for progress in real(captioner, *args, **kwargs):
+    def watched(folder, captioner, *args, **kwargs):
+        for progress in real(folder, captioner, *args, **kwargs):
             steps.append((progress.epoch, captioner.active_steps))
             yield progress
 

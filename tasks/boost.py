@@ -34,6 +34,7 @@ from tasks.seed import captioner_options, load_captioner
 from tasks.stage import Made, Work, stage
 from tasks.training_run import Best, Judgement, Trained, Training, finish_training
 from tasks.training_state import resume
+from tasks.training_together import trained_together
 
 
 class BoostingOptions(FitOptions):
@@ -91,6 +92,7 @@ class BoostOptions(Options):
 
 
 @stage(version=1)
+@trained_together
 def boost(
     work: Work,
     options: BoostOptions,

@@ -19,6 +19,7 @@ from models.losses.reconstruction import Reconstruction
 from models.losses.refocus import RefocusLoss, RewardMemory, StepLoss
 from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
+from models.training.parallel import Ranks
 from models.zoo import CaptionerOptions, build_captioner
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures, UsageError
@@ -32,6 +33,7 @@ from tasks.prepare_text import open_weights
 from tasks.stage import Made, Work, stage
 from tasks.training_run import Judgement, Training, finish_training
 from tasks.training_state import resume
+from tasks.training_together import trained_together
 
 
 class SeedingOptions(FitOptions):
@@ -104,6 +106,7 @@ class SeedOptions(Options):
 
 
 @stage(version=3)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@trained_together
 def seed(
     work: Work,
     options: SeedOptions,
@@ -135,6 +138,11 @@ def seed(
     spoken = _objective(options)
     objective: Objective | RefocusPhases = spoken
     if isinstance(captioner, VreCaptioner) and options.refocuses:
+        if Ranks().size > 1:
+            raise UsageError(
+                "vre with two steps remembers the reward of every caption, and that memory is not shared among processes; "
+                "set runtime.nproc to 1"
+            )
         objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
 
     def judge() -> Judgement:

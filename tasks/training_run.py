@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from models.training.loop import Batches, FitOptions, Progress, Schedule, undisturbed
+from models.training.loop import Batches, FitOptions, Progress, Schedule, random_state, undisturbed
+from models.training.parallel import Ranks
 from storage.atomic import write_jsonl
 from storage.checkpoints import LastCheckpoints
 from tasks.progress import CurveArtifact, meter
@@ -106,20 +108,23 @@ class _Standing:
 
 def finish_training(work: Work, training: Training, found: Resumed) -> Trained:
     """Train from where `found` says to the end, saving on the way. At the end checkpoints are removed: the best epoch's weights
-    and the curve are what stays."""
-    saved = LastCheckpoints(work.folder / "last.safetensors", work.runtime.checkpoints)
-    curve = CurveArtifact(training.label)
+    and the curve are what stays.
+
+    Of several processes that train together, all call this; the leading one alone validates, decides and writes."""
+    ranks = Ranks()
     if found.values:
         found.expect(training.about, work.folder)
-        now = _Standing.of(found.values)
-    else:
-        now = _start(training)
+    ranks.agree(0)  # all have read the checkpoint: from now on it may be replaced
+    now = _Standing.of(found.values) if found.values else _start(training) if ranks.leads else _Standing()
+    saved = LastCheckpoints(work.folder / "last.safetensors", work.runtime.checkpoints)
+    curve = CurveArtifact(training.label)
     if not now.stopped:
-        _go_on(work, training, found, now, saved, curve)
-    write_jsonl(work.folder / "curves.jsonl", now.history)
-    curve.show(now.history, final=True)
-    saved.remove()
-    (work.folder / BAD_BATCH).unlink(missing_ok=True)
+        _go_on(work, training, found, now, ranks, saved, curve)
+    if ranks.leads:
+        write_jsonl(work.folder / "curves.jsonl", now.history)
+        curve.show(now.history, final=True)
+        saved.remove()
+        (work.folder / BAD_BATCH).unlink(missing_ok=True)
     return Trained(now.history, now.best)
 
 
@@ -131,24 +136,46 @@ def _start(training: Training) -> _Standing:
 
 
 def _go_on(
-    work: Work, training: Training, found: Resumed, now: _Standing, checkpoints: LastCheckpoints, curve: CurveArtifact
+    work: Work,
+    training: Training,
+    found: Resumed,
+    now: _Standing,
+    ranks: Ranks,
+    checkpoints: LastCheckpoints,
+    curve: CurveArtifact,
 ) -> None:
-    how, batches, saved = training.how, training.batches, time.monotonic()
-    device = work.runtime.torch_device()
+    how, batches, runtime, saved = training.how, training.batches, work.runtime, time.monotonic()
     done = found.state.values["step"] if found.state else 0
-    with meter(training.label, how.epochs * batches.steps_per_epoch, "steps", done) as shown:
-        for progress in train(work.folder, training.model, training.objective, batches, how, found.state, device):
-            figures = {**progress.losses, **training.figures()}
+    total = how.epochs * batches.steps_per_epoch
+    steps = train(
+        work.folder,
+        training.model,
+        training.objective,
+        batches,
+        how,
+        found.state,
+        runtime.torch_device(),
+        ranks,
+        half=runtime.training_precision == "bfloat16",
+    )
+    with meter(training.label, total, "steps", done) if ranks.leads else nullcontext() as shown:
+        for progress in steps:
+            figures = {**progress.losses, **ranks.mean(training.figures(), progress.videos)}
             for name, value in figures.items():
                 now.sums[name] = now.sums.get(name, 0.0) + value
-            shown.to(progress.step, _told(training, figures, now.best))
-            if progress.end_of_epoch:
+            if shown is not None:
+                shown.to(progress.step, _told(training, figures, now.best))
+            if ranks.leads and progress.end_of_epoch:
                 _end_epoch(work, training, progress, now)
                 write_jsonl(work.folder / "curves.jsonl", now.history)  # for those who watch
                 curve.show(now.history)
-            if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
-                values = {"about": training.about, **now.to_json(), **training.memory()}
-                checkpoints.save(to_checkpoint(progress.snapshot(), **values))
+            now.stopped = bool(ranks.agree(now.stopped))
+            if ranks.agree(progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY):
+                others = ranks.random_states(random_state())
+                if ranks.leads:
+                    state = progress.snapshot().beside({f"rng.{name}": rng for name, rng in others.items()})
+                    values = {"about": training.about, **now.to_json(), **training.memory()}
+                    checkpoints.save(to_checkpoint(state, **values))
                 saved = time.monotonic()
             if now.stopped:
                 break

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from models.training.loop import NonFiniteLoss, Progress, TrainState, fit
+from models.training.parallel import Ranks
 from storage.atomic import write_json
 from storage.checkpoints import Checkpoint, LastCheckpoints
 from storage.errors import LongtakeError, Mismatch
@@ -24,16 +25,11 @@ def train(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Progress]:
     try:
         yield from fit(*args, **kwargs)
     except NonFiniteLoss as error:
-        write_json(
-            folder / BAD_BATCH,
-            {
-                "what": error.what,
-                "step": error.step,
-                # JSON knows no NaN: as text, every reader can read it
-                "losses": {name: loss if math.isfinite(loss) else str(loss) for name, loss in error.losses.items()},
-                "videos": list(error.video_ids),
-            },
-        )
+        # JSON knows no NaN: as text, every reader can read it
+        losses = {name: loss if math.isfinite(loss) else str(loss) for name, loss in error.losses.items()}
+        told = {"what": error.what, "step": error.step, "losses": losses, "videos": list(error.video_ids)}
+        if Ranks().leads:
+            write_json(folder / BAD_BATCH, told)
         raise LongtakeError(f"{error}; the batch is listed in {folder / BAD_BATCH}") from error
 
 

@@ -111,7 +111,24 @@ def _up_to(stage: str, text: str) -> Callable[..., None]:
 
 
 app.command("extract")(_up_to("extract_features", "Run a recipe up to its features."))
-app.command("train")(_up_to(_TRAINED, "Run a recipe up to its trained captioner."))
+
+
+@app.command()
+def train(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Processes that train together, a GPU each.")] = None,
+    retry_quarantined: RetryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe up to its trained captioner."""
+    settings = [*(settings or []), *([f"runtime.nproc={nproc}"] if nproc else [])]
+    run(recipe, data, workspace, kind, settings, _TRAINED, None, retry_quarantined, False, as_json, False)
+
+
 app.command("evaluate")(_up_to("evaluate", "Run a recipe up to its scores."))
 
 

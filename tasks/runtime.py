@@ -39,6 +39,13 @@ class Runtime(Options):
     retry_quarantined: bool = False
     """try again the videos that extraction could not read before"""
 
+    training_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """of training on a GPU: bfloat16 where torch finds it safe, weights stay float32; on the CPU always float32"""
+    nproc: int = Field(1, ge=1)
+    """processes that train a captioner together on this machine, each with a part of every batch and, on GPUs, one of its own"""
+    checkpoints: int = Field(2, ge=1)
+    """last checkpoints of a training that are kept while it runs; beside them the weights of its best epoch, which stay"""
+
     def torch_device(self) -> str:
         """The device's name for torch; sets torch's thread count on the way."""
         import torch

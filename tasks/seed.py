@@ -4,7 +4,6 @@ its objective."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,10 +17,10 @@ from models.decoders.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
 from models.losses.reconstruction import Reconstruction
 from models.losses.refocus import RefocusLoss, RewardMemory, StepLoss
-from models.training.loop import FitOptions, Progress, undisturbed
+from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
+from models.training.parallel import Ranks
 from models.zoo import CaptionerOptions, build_captioner
-from storage.atomic import write_jsonl
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures, UsageError
 from storage.options import Options
@@ -31,9 +30,10 @@ from tasks.batches import CaptionBatches
 from tasks.captioning import validation_cider
 from tasks.feature_access import FeatureAccess
 from tasks.prepare_text import open_weights
-from tasks.progress import meter
 from tasks.stage import Made, Work, stage
-from tasks.training_state import model_only, resume, to_checkpoint, train
+from tasks.training_run import Judgement, Training, finish_training
+from tasks.training_state import resume
+from tasks.training_together import trained_together
 
 
 class SeedingOptions(FitOptions):
@@ -105,10 +105,8 @@ class SeedOptions(Options):
         return self
 
 
-_SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
-
-
 @stage(version=3)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@trained_together
 def seed(
     work: Work,
     options: SeedOptions,
@@ -135,54 +133,40 @@ def seed(
     if how.loss == "dxe":
         weighed = open_weights(references, work.path(weights) if weights else None).by_caption(how.weight)
     batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, how.captions, how.seed, weighed)
-    state, kept = resume(work.folder / "last.safetensors")
-    rewards = RewardMemory(kept.get("rewards"))
+    found = resume(work.folder / "last.safetensors")
+    rewards = RewardMemory(found.values.get("rewards"))
     spoken = _objective(options)
     objective: Objective | RefocusPhases = spoken
     if isinstance(captioner, VreCaptioner) and options.refocuses:
+        if Ranks().size > 1:
+            raise UsageError(
+                "vre with two steps remembers the reward of every caption, and that memory is not shared among processes; "
+                "set runtime.nproc to 1"
+            )
         objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
-    history: list[dict[str, Any]] = kept.get("history", [])
-    best: dict[str, Any] = kept.get("best", {"cider": -1.0, "epoch": -1})
-    if kept.get("stopped"):
-        return _finish(work, options, history, best)
-    total, saved = how.epochs * batches.steps_per_epoch, time.monotonic()
-    with meter("seeding", total, "steps") as shown:
-        sums: dict[str, float] = kept.get("sums", {})
-        for progress in train(captioner, objective, batches, how, state, device):
-            for name, loss in progress.losses.items():
-                sums[name] = sums.get(name, 0.0) + loss
-            figures = f"loss {progress.losses['total']:.3f}  best CIDEr {max(best['cider'], 0):.3f}"
-            shown.to(progress.step, figures)
-            stopped = False
-            if progress.end_of_epoch:
-                history.append(_curve_point(progress, sums))
-                sums = {}
-                last = progress.epoch + 1 == how.epochs
-                if validation and (last or (progress.epoch + 1) % how.validate_every == 0):
-                    with undisturbed(captioner):
-                        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
-                    history[-1]["val_cider"] = cider
-                    if cider > best["cider"] and progress.epoch >= options.first_whole_epoch:
-                        best = {"cider": cider, "epoch": progress.epoch}
-                        _save_best(work.folder, progress, options, references, access)
-                    stopped = progress.epoch - max(best["epoch"], options.first_whole_epoch - 1) >= how.patience
-                elif not validation and last:
-                    best = {"cider": -1.0, "epoch": progress.epoch}
-                    _save_best(work.folder, progress, options, references, access)
-                stopped = stopped or last
-            if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
-                values = {
-                    "history": history,
-                    "best": best,
-                    "sums": sums,
-                    "stopped": stopped,
-                    "rewards": rewards.state(),
-                }
-                to_checkpoint(progress.snapshot(), **values).save(work.folder / "last.safetensors")
-                saved = time.monotonic()
-            if stopped:
-                break
-    return _finish(work, options, history, best)
+
+    def judge() -> Judgement:
+        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
+        return Judgement(cider, {"val_cider": cider})
+
+    training = Training(
+        label="seeding",
+        model=captioner,
+        objective=objective,
+        batches=batches,
+        how=how,
+        result="captioner.safetensors",
+        about=_about(options, references, access),
+        judge=judge if validation else None,
+        measure="CIDEr",
+        patience=how.patience,
+        validate_every=how.validate_every,
+        first=options.first_whole_epoch,
+        memory=lambda: {"rewards": rewards.state()},
+    )
+    trained = finish_training(work, training, found)
+    epochs, best = len(trained.history), trained.best
+    return Made(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
 
 
 def _objective(options: SeedOptions) -> Objective:
@@ -226,30 +210,15 @@ def _mean_tokens(captions: dict[str, list[list[int]]], ids: list[str]) -> float:
     return sum(lengths) / len(lengths)
 
 
-def _curve_point(progress: Progress, sums: dict[str, float]) -> dict[str, Any]:
-    means = {name: total / progress.steps_per_epoch for name, total in sums.items()}
-    return {"epoch": progress.epoch + 1, "step": progress.step, "learning_rate": progress.learning_rate, **means}
-
-
-def _save_best(
-    folder: Path, progress: Progress, options: SeedOptions, references: References, access: FeatureAccess
-) -> None:
-    checkpoint = model_only(
-        to_checkpoint(progress.snapshot()),
-        captioner=options.captioner.model_dump(mode="json"),
-        vocabulary=references.vocabulary.key,
-        sizes=access.sizes,
-        extractors={name: access.about[name]["key"] for name in access.names},
-        epoch=progress.epoch,
-    )
-    checkpoint.save(folder / "captioner.safetensors")
-
-
-def _finish(work: Work, options: SeedOptions, history: list[dict[str, Any]], best: dict[str, Any]) -> Made:
-    write_jsonl(work.folder / "curves.jsonl", history)
-    (work.folder / "last.safetensors").unlink(missing_ok=True)
-    summary = {"epochs": len(history), "best_epoch": best["epoch"] + 1, "val_cider": best["cider"]}
-    return Made(len(history), summary)
+def _about(options: SeedOptions, references: References, access: FeatureAccess) -> dict[str, Any]:
+    """What a captioner's checkpoint says of it: what it is, and what it was trained on."""
+    return {
+        "captioner": options.captioner.model_dump(mode="json"),
+        "seeding": options.seeding.model_dump(mode="json"),
+        "vocabulary": references.vocabulary.key,
+        "sizes": access.sizes,
+        "extractors": {name: access.about[name]["key"] for name in access.names},
+    }
 
 
 def captioner_options(path: Path) -> CaptionerOptions:

@@ -29,6 +29,7 @@ from storage.references import References
 from storage.results import read_jsonl
 from storage.vocabulary import TextOptions
 from tasks import boost as module
+from tasks import training_run
 from tasks.boost import BoostingOptions, BoostOptions, boost, policy_gradient
 from tasks.caption import CaptionOptions, caption
 from tasks.prepare_text import prepare_text
@@ -105,7 +106,7 @@ def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
     options = changed(baseline={"kind": "scst"}, xe=0.3)
     job = boosted(toy, options)
     whole = [(job.work().folder / name).read_bytes() for name in FILES]
-    real = module.train
+    real = training_run.train
 
     def stops(*args: Any, **kwargs: Any) -> Any:
         for progress in real(*args, **kwargs):
@@ -113,13 +114,13 @@ def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
             if progress.step == stop_at:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(module, "train", stops)
+    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(training_run, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         job.carry_out(force=True)
     assert job.done() is None
     torch.manual_seed(stop_at)  # another process would not know this one's chances
-    monkeypatch.setattr(module, "train", real)
+    monkeypatch.setattr(training_run, "train", real)
     job.carry_out()
     assert [(job.work().folder / name).read_bytes() for name in FILES] == whole
 

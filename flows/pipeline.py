@@ -66,14 +66,7 @@ def pipeline(do: Planner, recipe: Recipe) -> None:
         **frames,
     )
     neighbours = _neighbours(do, recipe, data, features)
-    if recipe.embedding is not None:
-        do(
-            train_embedding,
-            recipe.embedding,
-            text_train=text.part("train"),
-            text_val=text.part("val"),
-            **_features(features, recipe.embedding.net.features, ("train", "val")),
-        )
+    embedded = _embedding(do, recipe, text, features)
     seeded = do(
         seed,
         SeedOptions(captioner=recipe.captioner, seeding=recipe.seeding, max_words=recipe.decoding.max_length),
@@ -82,7 +75,7 @@ def pipeline(do: Planner, recipe: Recipe) -> None:
         **weighed,
         **_features(features, wanted, ("train", "val")),
     )
-    boosted = _boosted(do, recipe, seeded, text, features)
+    boosted = _boosted(do, recipe, seeded, text, features, embedded | neighbours)
     trained = boosted.get("boosted", seeded)
     captions = do(
         caption,
@@ -120,14 +113,22 @@ def pipeline(do: Planner, recipe: Recipe) -> None:
 
 
 def _boosted(
-    do: Planner, recipe: Recipe, seeded: ArtifactRef, text: ArtifactRef, features: ArtifactRef
+    do: Planner,
+    recipe: Recipe,
+    seeded: ArtifactRef,
+    text: ArtifactRef,
+    features: ArtifactRef,
+    tables: dict[str, ArtifactRef],
 ) -> dict[str, ArtifactRef]:
+    """`tables` are what a global reward compares by: no other boosting depends on them."""
     if recipe.boosting is None:
         return {}
+    wanted = recipe.boosting.global_reward
+    used = {} if wanted is None else tables if wanted.neighbour else {"embedding": tables["embedding"]}
     options = BoostOptions(boosting=recipe.boosting, max_words=recipe.decoding.max_length)
     texts = {"text_train": text.part("train"), "text_val": text.part("val")}
     read = _features(features, recipe.captioner.features, ("train", "val"))
-    return {"boosted": do(boost, options, seeded=seeded, **texts, **read)}
+    return {"boosted": do(boost, options, seeded=seeded, **texts, **read, **used)}
 
 
 def _samplings_in_use(recipe: Recipe) -> dict:
@@ -149,6 +150,14 @@ def _tagger(do: Planner, recipe: Recipe, data: ArtifactRef, text: ArtifactRef) -
     how = recipe.tagger
     options = TrainTaggerOptions(net=how.net, training=how.training, sampling=recipe.sampling[how.sampling])
     return {"tagger": do(train_tagger, options, videos=data.part("videos/train"), text=text.part("train"))}
+
+
+def _embedding(do: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> dict[str, ArtifactRef]:
+    if recipe.embedding is None:
+        return {}
+    texts = {"text_train": text.part("train"), "text_val": text.part("val")}
+    read = _features(features, recipe.embedding.net.features, ("train", "val"))
+    return {"embedding": do(train_embedding, recipe.embedding, **texts, **read)}
 
 
 def _neighbours(do: Planner, recipe: Recipe, data: ArtifactRef, features: ArtifactRef) -> dict[str, ArtifactRef]:

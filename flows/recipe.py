@@ -122,6 +122,24 @@ class Recipe(Options):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _the_global_reward_has_its_tables(self) -> Self:
+        wanted = self.boosting.global_reward if self.boosting else None
+        if wanted is None:
+            return self
+        if self.embedding is None:
+            raise ValueError(
+                "boosting.global_reward compares captions by an embedding, but the recipe has no 'embedding' section; add "
+                f"'embedding: {{net: {{features: [{next(iter(self.features))}]}}}}'"
+            )
+        if wanted.neighbour and (self.neighbours is None or "train" not in self.neighbours.queries):
+            raise ValueError(
+                "boosting.global_reward compares with each training video's nearest neighbour; add 'neighbours: "
+                f"{{feature: {next(iter(self.features))}}}', whose queries have train, or set "
+                "boosting.global_reward.neighbour to 0"
+            )
+        return self
+
 
 def shipped_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: path.stem)}

@@ -136,11 +136,16 @@ def embed_videos(net: VisualSemantic, access: FeatureAccess, ids: Sequence[str],
     return torch.cat(vectors)
 
 
+def embedding_options(path: Path) -> VseOptions:
+    """What kind of embedding a checkpoint holds."""
+    return VseOptions.model_validate(Checkpoint.load(path).values["net"])
+
+
 def load_embedding(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> VisualSemantic:
     """A trained embedding in eval mode, refused if it was trained with another vocabulary or other features."""
     checkpoint = Checkpoint.load(path)
     checkpoint.expect(vocabulary=vocabulary_key)
-    options = VseOptions.model_validate(checkpoint.values["net"])
+    options = embedding_options(path)
     for name in options.features:
         found = checkpoint.values["extractors"][name]
         wanted = access.about[name]["key"] if name in access.about else "none"

@@ -30,6 +30,7 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
+from flows.cli_sweep import sweep, sweeps
 from flows.cli_weights import weights_app
 from flows.printing import err, out, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
@@ -45,6 +46,8 @@ app = typer.Typer(
 )
 app.add_typer(features_app, name="features")
 app.add_typer(weights_app, name="weights")
+app.command()(sweep)
+app.command()(sweeps)
 
 
 _TRAINED = "(trained)"  # the last stage of training that a recipe has

@@ -30,6 +30,8 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
+from flows.cli_recipes import recipe_app, recipes
+from flows.cli_sweep import sweep, sweeps
 from flows.cli_weights import weights_app
 from flows.printing import err, out, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
@@ -45,6 +47,10 @@ app = typer.Typer(
 )
 app.add_typer(features_app, name="features")
 app.add_typer(weights_app, name="weights")
+app.add_typer(recipe_app, name="recipe")
+app.command()(recipes)
+app.command()(sweep)
+app.command()(sweeps)
 
 
 _TRAINED = "(trained)"  # the last stage of training that a recipe has
@@ -226,21 +232,6 @@ def gc(
         out.print(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]", highlight=False)
     verb = "would be freed" if dry_run else "freed"
     out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
-
-
-@app.command()
-def recipes(as_json: JsonOption = False) -> None:
-    """List the shipped recipes."""
-    from flows.recipe import load_recipe, shipped_recipes
-
-    loaded = [load_recipe(name) for name in shipped_recipes()]
-    if as_json:
-        out.print_json(data=[{"name": r.name, "about": r.about.strip()} for r in loaded])
-        return
-    table = Table("recipe", "what it does", box=None, padding=(0, 2, 0, 0))
-    for recipe in loaded:
-        table.add_row(f"[bold]{recipe.name}[/]", " ".join(recipe.about.split()))
-    out.print(table)
 
 
 def _go(

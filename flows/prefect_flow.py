@@ -1,4 +1,4 @@
-"""The Prefect flow. It takes plain values, so that a deployment can be started from the dashboard."""
+"""The Prefect flows. They take plain values, so that a deployment can be started from the dashboard."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def pipeline_flow(
 ) -> list[str]:
     """Plan the recipe and carry out what is missing; the labels of the stages that did work."""
     return carry_out(plan_again(recipe, workspace, force, until))
+
+
+@flow(name="longtake-sweep", validate_parameters=False, description="Variants of a recipe with several seeds each.")
+def sweep_flow(sweep: dict[str, Any], workspace: str, jobs: int) -> list[dict[str, Any]]:
+    """Plan the sweep and carry out what is missing; what each run came to."""
+    from flows.sweep_run import carry_out_sweep, sweep_from_json
+
+    return [result.to_json() for result in carry_out_sweep(sweep_from_json(sweep), workspace, jobs)]

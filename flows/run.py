@@ -14,7 +14,7 @@ from flows.plan import Plan, Step
 from flows.recipe import Recipe, check_recipe
 from storage.records import Problem
 from storage.results import read_scores
-from storage.runs import RunRecord, new_run_id, save_run
+from storage.runs import RunRecord, load_runs, new_run_id, save_run
 from storage.workspace import Workspace
 from tasks.pretrained import fetch_weights
 from tasks.problems import gather_problems
@@ -53,29 +53,42 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
     if not plan.to_do:
         for step in plan.steps:
             _say(step, "cached", step.done.ref.count if step.done else 0)
-        return _outcome(plan, _record(plan), ())
-    from flows.orchestrator import started, wait_for_history
+        return outcome_of(plan, _record(plan), ())
+    from flows.orchestrator import started
 
-    run = _record(plan)
-    save_run(workspace, run)
     console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
     with started():
-        from flows.prefect_flow import pipeline_flow
+        return run_plan(plan, force, until)
 
-        title = f"{run.title}: {len(plan.to_do)} of {len(plan.steps)} stages"
-        flow = pipeline_flow.with_options(flow_run_name=title)
-        try:
-            state = flow(recipe.model_dump(mode="json"), str(workspace.root), list(force), until, return_state=True)
-            flow_run_id = state.state_details.flow_run_id
-            if flow_run_id and not wait_for_history(flow_run_id):
-                console.print(
-                    "[yellow]Prefect's history of this run may be incomplete; the results are not touched by that[/]"
-                )
-            worked = state.result(raise_on_failure=True)
-        except BaseException:
-            save_run(workspace, replace(run, state="failed", finished_at=_now()))
-            raise
-    return _outcome(plan, run, tuple(worked))
+
+def run_plan(plan: Plan, force: Sequence[str] = (), until: str | None = None) -> Outcome:
+    """Run a plan as a flow, or as a part of the flow that calls this, and keep a record of it. Prefect must be started."""
+    from flows.orchestrator import wait_for_history
+    from flows.prefect_flow import pipeline_flow
+
+    recipe, workspace, run = plan.recipe, plan.workspace, _record(plan)
+    save_run(workspace, run)
+    title = f"{run.title}: {len(plan.to_do)} of {len(plan.steps)} stages"
+    flow = pipeline_flow.with_options(flow_run_name=title)
+    try:
+        state = flow(recipe.model_dump(mode="json"), str(workspace.root), list(force), until, return_state=True)
+        flow_run_id = state.state_details.flow_run_id
+        if flow_run_id and not wait_for_history(flow_run_id):
+            console.print(
+                "[yellow]Prefect's history of this run may be incomplete; the results are not touched by that[/]"
+            )
+        worked = state.result(raise_on_failure=True)
+    except BaseException:
+        save_run(workspace, replace(run, state="failed", finished_at=_now()))
+        raise
+    return outcome_of(plan, run, tuple(worked))
+
+
+def look_up(plan: Plan) -> Outcome:
+    """What a plan with nothing to do came to. A run that is on record already is not recorded again."""
+    known = (run for run in load_runs(plan.workspace) if run.recipe_name == plan.recipe.name and run.state == "done")
+    run = next((run for run in known if run.stages == plan.keys), None)
+    return outcome_of(plan, run or _record(plan), (), save=run is None)
 
 
 def problems_so_far(recipe: Recipe, workspace: Workspace) -> list[Problem]:
@@ -86,19 +99,20 @@ def problems_so_far(recipe: Recipe, workspace: Workspace) -> list[Problem]:
 
 def carry_out(plan: Plan) -> list[str]:
     """Run every stage of a plan in order, inside a flow; the labels of those that did work."""
+    return [step.label for step in plan.steps if carry_out_step(step)]
+
+
+def carry_out_step(step: Step) -> bool:
+    """Run one stage inside a flow and say so; True if it did work."""
     from tasks.prefect_task import run_stage
 
-    worked = []
-    for step in plan.steps:
-        began = time.monotonic()
-        sentence = f"{step.label}: {step.why}" if step.to_do else f"{step.label}: cached"
-        ref, did = run_stage(step.job, sentence, force=step.state == "forced")
-        if did:
-            worked.append(step.label)
-        _say(step, f"{time.monotonic() - began:.1f} s" if did else "cached", ref.count)
-        if did and (extracted := _extracted(step)):
-            console.print(f"  [dim]{extracted}[/]", highlight=False)
-    return worked
+    began = time.monotonic()
+    sentence = f"{step.label}: {step.why}" if step.to_do else f"{step.label}: cached"
+    ref, did = run_stage(step.job, sentence, force=step.state == "forced")
+    _say(step, f"{time.monotonic() - began:.1f} s" if did else "cached", ref.count)
+    if did and (extracted := _extracted(step)):
+        console.print(f"  [dim]{extracted}[/]", highlight=False)
+    return did
 
 
 def _extracted(step: Step) -> str:
@@ -134,7 +148,8 @@ def _record(plan: Plan) -> RunRecord:
     return RunRecord(new_run_id(), recipe.name, recipe.dataset.name, str(plan.data), values, plan.keys, stores, _now())
 
 
-def _outcome(plan: Plan, run: RunRecord, worked: tuple[str, ...]) -> Outcome:
+def outcome_of(plan: Plan, run: RunRecord, worked: tuple[str, ...], save: bool = True) -> Outcome:
+    """What the results of a plan, all of which are there, say."""
     problems = gather_problems(plan.workspace, [step.job.ref for step in plan.steps])
     evaluation, report = plan.step("evaluate"), plan.step("report")
     found = read_scores(plan.workspace.root / evaluation.job.ref.uri) if evaluation else {}
@@ -142,7 +157,8 @@ def _outcome(plan: Plan, run: RunRecord, worked: tuple[str, ...]) -> Outcome:
     page = str(plan.workspace.root / report.job.ref.uri / "report.html") if report else ""
     quarantined = sum(problem.quarantined for problem in problems)
     done = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
-    save_run(plan.workspace, done)
+    if save:
+        save_run(plan.workspace, done)
     return Outcome(done, problems, worked, figures)
 
 

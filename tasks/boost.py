@@ -105,7 +105,7 @@ class BoostOptions(Options):
 
 
 @stage(version=1)
-@trained_together
+@trained_together("boosting")
 def boost(
     work: Work,
     options: BoostOptions,

@@ -126,7 +126,7 @@ class SeedOptions(Options):
 
 
 @stage(version=3)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
-@trained_together
+@trained_together("seeding")
 def seed(
     work: Work,
     options: SeedOptions,

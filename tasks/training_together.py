@@ -10,6 +10,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -20,25 +22,31 @@ from models.training.parallel import Ranks
 from storage.atomic import write_json
 from storage.errors import LongtakeError
 from storage.records import ArtifactRef
+from storage.results import read_jsonl
+from tasks.progress import CurveArtifact
 from tasks.stage import Made, StageFunction, Work
 
 TASK, ANSWER = "processes.json", "processes-answer.json"
+_LOOK_EVERY = 5.0  # seconds between two looks at the curve
 _ROOT = Path(__file__).parents[1]
 
 
-def trained_together(function: StageFunction) -> StageFunction:
-    """The stage function as it is with one process; with more, they carry it out and this one waits."""
+def trained_together(label: str) -> Callable[[StageFunction], StageFunction]:
+    """The stage function as it is with one process; with more, they carry it out and this one waits and shows the curve."""
 
-    @wraps(function)
-    def wrapped(work: Work, options: BaseModel, **inputs: ArtifactRef) -> Made:
-        if work.runtime.nproc == 1 or Ranks().size > 1:
-            return function(work, options, **inputs)
-        return _in_processes(function.__name__, work, options, inputs)
+    def wrap(function: StageFunction) -> StageFunction:
+        @wraps(function)
+        def wrapped(work: Work, options: BaseModel, **inputs: ArtifactRef) -> Made:
+            if work.runtime.nproc == 1 or Ranks().size > 1:
+                return function(work, options, **inputs)
+            return _in_processes(function.__name__, label, work, options, inputs)
 
-    return wrapped
+        return wrapped
+
+    return wrap
 
 
-def _in_processes(stage: str, work: Work, options: BaseModel, inputs: dict[str, ArtifactRef]) -> Made:
+def _in_processes(stage: str, label: str, work: Work, options: BaseModel, inputs: dict[str, ArtifactRef]) -> Made:
     task, answer = work.folder / TASK, work.folder / ANSWER
     answer.unlink(missing_ok=True)
     values = {
@@ -59,13 +67,25 @@ def _in_processes(stage: str, work: Work, options: BaseModel, inputs: dict[str, 
     # In a session of its own: Ctrl-C is for this process, which then ends them.
     launcher = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        code = launcher.wait()
+        code = _watch(launcher, CurveArtifact(label), work.folder / "curves.jsonl")
     finally:
         if launcher.poll() is None:
             launcher.terminate()  # torch's launcher ends its processes, then itself
             launcher.wait()
         task.unlink(missing_ok=True)
     return _outcome(answer, code, work.runtime.nproc)
+
+
+def _watch(launcher: subprocess.Popen[bytes], shown: CurveArtifact, curve: Path) -> int:
+    """Wait for the end, with the curve in Prefect as far as it is; the exit code."""
+    while True:
+        code = None
+        with suppress(subprocess.TimeoutExpired):
+            code = launcher.wait(_LOOK_EVERY)
+        if curve.exists():
+            shown.show(read_jsonl(curve), final=code is not None)
+        if code is not None:
+            return code
 
 
 def _outcome(answer: Path, code: int, nproc: int) -> Made:

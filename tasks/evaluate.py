@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
+from models.captioner import Captioner
 from models.scores.corpus import score_captions
 from models.scores.diversity import diversity
 from models.scores.java import NoJava, find_java
@@ -16,6 +18,7 @@ from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.references import References
 from storage.results import read_captions, read_scores
+from tasks.attention_masking import attention_masking
 from tasks.feature_access import FeatureAccess
 from tasks.progress import meter
 from tasks.seed import captioner_options, load_captioner
@@ -34,6 +37,8 @@ class EvaluationOptions(Options):
     """folder with the CoreNLP 3.6.0 jars, which SPICE needs; without it SPICE is not computed"""
     self_retrieval: int = Field(1000, ge=0)
     """self-retrieval is computed for splits of at most so many videos, because its cost grows with their square; 0 never"""
+    attention_masking: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+    """parts of the attention weights, from 0 to 1, without which the split is captioned again, the smallest first; none never"""
 
 
 def _java_is_there_now(work: Work) -> str:
@@ -82,6 +87,16 @@ def evaluate(
     elif captioner and features:
         places = _retrieve(work, captioner, features, References(work.path(text)), everything)
 
+    masking = None
+    if options.attention_masking:
+        if captioner and features:
+            masking = _mask(work, options, captioner, features, References(work.path(text)), sorted(hypotheses))
+            why = "" if masking else "the captioner has no attention"
+        else:
+            why = "the captioner and its features were not given"
+        if why:
+            not_computed["Attention masking"] = why
+
     figures = scored.figures()
     result = {
         "split": options.split,
@@ -89,6 +104,7 @@ def evaluate(
         "corpus": figures,
         "diversity": diversity(everything.values(), copies).named(),
         "self_retrieval": recall_at(places) if places else None,
+        "attention_masking": masking,
         "not_computed": not_computed,
         "without_java": options.meteor and "METEOR" in not_computed and _no_java(),
         "not_captioned": sorted(references.keys() - hypotheses.keys()),
@@ -125,9 +141,32 @@ def _retrieve(
     work: Work, captioner: ArtifactRef, features: ArtifactRef, references: References, captions: Mapping[str, str]
 ) -> dict[str, int]:
     """The place of each video when all are ranked for its caption."""
+    net, access, device = _opened(work, captioner, features, references)
+    with meter("self-retrieval", len(captions), "videos") as shown:
+        return self_retrieval(net, access.read, references.vocabulary, captions, device, shown.advance)
+
+
+def _mask(
+    work: Work,
+    options: EvaluationOptions,
+    captioner: ArtifactRef,
+    features: ArtifactRef,
+    references: References,
+    ids: list[str],
+) -> dict[str, list[float]] | None:
+    """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
+    net, access, device = _opened(work, captioner, features, references)
+    shares = options.attention_masking
+    with meter("masking attention", len(shares) * len(ids), "videos") as shown:
+        return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)
+
+
+def _opened(
+    work: Work, captioner: ArtifactRef, features: ArtifactRef, references: References
+) -> tuple[Captioner, FeatureAccess, str]:
+    """The captioner, ready to speak, the features that it reads, and the device it is on."""
     device, path = work.runtime.torch_device(), work.path(captioner) / "captioner.safetensors"
     access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(path))
     vocabulary = references.vocabulary
     net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
-    with meter("self-retrieval", len(captions), "videos") as shown:
-        return self_retrieval(net, access.read, vocabulary, captions, device, shown.advance)
+    return net, access, device

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,6 +17,7 @@ from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.references import References
 from storage.results import read_captions, read_scores
+from tasks.attention_masking import attention_masking
 from tasks.progress import meter
 from tasks.self_retrieval import recall_at, self_retrieval
 from tasks.stage import Made, Work, stage
@@ -32,6 +35,8 @@ class EvaluationOptions(Options):
     """folder with the CoreNLP 3.6.0 jars, which SPICE needs; without it SPICE is not computed"""
     self_retrieval: int = Field(1000, ge=0)
     """self-retrieval is computed for splits of at most so many videos, because its cost grows with their square; 0 never"""
+    attention_masking: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+    """parts of the attention weights, from 0 to 1, without which the split is captioned again, the smallest first; none never"""
 
 
 def _java_is_there_now(work: Work) -> str:
@@ -85,6 +90,17 @@ def evaluate(
             device = work.runtime.torch_device()
             places = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
 
+    masking = None
+    if options.attention_masking:
+        if captioner and features:
+            texts, ids = References(work.path(text)), sorted(hypotheses)
+            masking = _mask(work, options, captioner, features, texts, ids, parts)
+            why = "" if masking else "the captioner has no attention"
+        else:
+            why = "the captioner and its features were not given"
+        if why:
+            not_computed["Attention masking"] = why
+
     figures = scored.figures()
     result = {
         "split": options.split,
@@ -92,6 +108,7 @@ def evaluate(
         "corpus": figures,
         "diversity": diversity(everything.values(), copies).named(),
         "self_retrieval": recall_at(places) if places else None,
+        "attention_masking": masking,
         "not_computed": not_computed,
         "without_java": options.meteor and "METEOR" in not_computed and _no_java(),
         "not_captioned": sorted(references.keys() - hypotheses.keys()),
@@ -122,3 +139,19 @@ def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, feature
             f"'--set evaluation.self_retrieval={videos}' computes it all the same"
         )
     return ""
+
+
+def _mask(
+    work: Work,
+    options: EvaluationOptions,
+    captioner: ArtifactRef,
+    features: ArtifactRef,
+    references: References,
+    ids: list[str],
+    parts: Mapping[str, ArtifactRef],
+) -> dict[str, list[float]] | None:
+    """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
+    net, access = open_trained(work, references.vocabulary, features, captioner, parts)
+    shares, device = options.attention_masking, work.runtime.torch_device()
+    with meter("masking attention", len(shares) * len(ids), "videos") as shown:
+        return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)

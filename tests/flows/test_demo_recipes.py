@@ -26,6 +26,8 @@ PAPERS = {
     "demo-mp-lstm": "mp_lstm",
     "demo-recnet": "recnet",
     "demo-s2vt": "s2vt",
+    "demo-show-tell": "show_tell",
+    "demo-top-down": "top_down",
     "demo-vre": "vre",
 }
 SMALL = (

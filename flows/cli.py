@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from flows.cli_caption import caption
 from flows.cli_features import features_app
 from flows.cli_options import (
     DEFAULT_WORKSPACE,
@@ -136,6 +137,9 @@ def score(
         out.print_json(data=found.to_json())
     else:
         print_comparison(found, out)
+
+
+app.command()(caption)
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """Where a video cuts from one shot to the next: found in one pass over its frames, each looked at as a thumbnail.
 
 A cut is a frame that differs from the one before far more than its neighbours do from theirs (a pan or a busy scene differs all
-the time), and that stays: a frame later the picture is still another one (a flash of light comes and goes)."""
+the time), and that stays: some frames later the picture is still another one than some frames before (a flash of light comes
+and goes)."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ THUMBNAIL = (48, 32)
 TICK_SECONDS = 2.0
 _BINS = 4  # steps of each colour channel in a histogram
 _CLOSEST = 1 / 31  # seconds between frames that are looked at: more than 30 a second tell nothing new
-_LATER = 2  # frames after a cut, by which a flash is over
-_AROUND = 5  # frames on either side that a cut has to stand out from
+_LATER = 2  # frames that a flash may last
+_AROUND = 0.42  # seconds on either side that a cut has to stand out from
 _OUTSTANDING = 3.0  # times their mean
+_UNMATCHED = 1.8  # times the largest of them: jerky motion has many alike
 _LEAST = 0.12  # of 1: smaller changes are no cut however still the film is
 
 Segment = tuple[float, float]
@@ -110,34 +112,38 @@ class CutFinder:
         self._recent: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=_LATER + 2)
         self._moments: list[float] = []
         self._steps: list[float] = []
-        self._stays: list[float] = []
+        self._strides: list[float] = []
 
     def add(self, moment: float, picture: Picture) -> None:
         self._recent.append((picture.astype(np.int16), _histogram(picture)))
         self._moments.append(moment)
         self._steps.append(_difference(self._recent[-2], self._recent[-1]) if len(self._recent) > 1 else 0.0)
         if len(self._recent) == _LATER + 2:
-            self._stays.append(_difference(self._recent[0], self._recent[-1]))
+            self._strides.append(_difference(self._recent[0], self._recent[-1]))
 
     def cuts(self) -> Cuts:
         """What has come so far."""
         steps, moments = np.array(self._steps), np.array(self._moments)
-        # stays[n - 1] compares the frame before n with the one _LATER after n; at the end there is none: the step counts.
-        stays = steps.copy()
-        stays[1 : 1 + len(self._stays)] = self._stays
+        # strides[n] is from frame n to n + _LATER + 1. A cut at n is in the stride that begins before it and in the one that
+        # ends with it; a flash is in one of them only. At the ends of the film there is none, and the step alone counts.
+        stays, strides = steps.copy(), np.array(self._strides)
+        stays[1 : 1 + len(strides)] = strides
+        stays[_LATER + 1 : _LATER + 1 + len(strides)] = np.minimum(stays[_LATER + 1 :], strides)
         clear = np.minimum(steps, stays)
         found = [
             n
             for n in np.flatnonzero(clear >= _LEAST).tolist()
-            if steps[n] >= _OUTSTANDING * _around(steps, n) and stays[n] >= 0.5 * steps[n]
+            if _stands_out(steps, moments, n) and stays[n] >= 0.5 * steps[n]
         ]
         return Cuts(moments[found], clear[found])
 
 
-def _around(steps: np.ndarray, n: int) -> float:
-    """The mean step of the frames near n, without n itself. Step 0 is nobody's."""
-    near = np.concatenate([steps[max(1, n - _AROUND) : n], steps[n + 1 : n + 1 + _AROUND]])
-    return float(near.mean()) if len(near) else 0.0
+def _stands_out(steps: np.ndarray, moments: Seconds, n: int) -> bool:
+    """Whether the step to frame n is larger than those near it. The very next ones may be as large: a cut can take two
+    frames. Step 0 is nobody's."""
+    first, stop = np.searchsorted(moments, [moments[n] - _AROUND, moments[n] + _AROUND]).tolist()
+    near = np.concatenate([steps[max(1, first) : max(1, n - 1)], steps[n + 2 : stop]])
+    return not len(near) or bool(steps[n] >= max(_OUTSTANDING * near.mean(), _UNMATCHED * near.max()))
 
 
 def _histogram(picture: Picture) -> np.ndarray:

@@ -123,7 +123,8 @@ def test_more_captions_than_the_runs_beam_leave_the_first_one_as_it_was(place: P
     width = captioner.trained.search.width
     (clip,) = captioner.caption([str(place.clip("test"))], n_best=width + 3).clips
     assert len(clip.best) == width + 3 and len({row.caption for row in clip.best}) == width + 3
-    assert clip.caption == evaluated(place)[place.clip("test").name]
+    expected = evaluated(place)[place.clip("test").name]
+    assert clip.caption == replace(expected, video_id=clip.caption.video_id)
 
 
 def test_three_lines_of_python(place: Place, tmp_path: Path) -> None:

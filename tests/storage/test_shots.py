@@ -10,7 +10,7 @@ import pytest
 from storage.media import probe
 from storage.sampling import Uniform, choose_frames
 from storage.shots import CutFinder, Cuts, ShotJob, ShotOptions, shots, watch_cuts, windows
-from tests.storage.clips import make_clip
+from tests.storage.films import write_film
 
 FPS = 25
 
@@ -64,11 +64,10 @@ def test_windows_are_equal_and_a_short_rest_goes_to_the_last() -> None:
 
 
 def test_a_segment_begins_with_the_first_frame_of_its_shot(tmp_path: Path) -> None:
-    """Frames of a real file: numbers 0 and 255 are black and white, so the cut is at frame 30."""
-    path = make_clip(tmp_path / "two.mp4", 60, numbers=[0] * 30 + [255] * 30)
+    path = write_film(tmp_path / "two.mp4", [*scene(1, 1.2), *scene(2, 2)])
     known = probe(path)
     *_, cuts = watch_cuts(ShotJob(path, known))
     assert isinstance(cuts, Cuts) and len(cuts.moments) == 1
     first, second = shots(cuts, known.duration, ShotOptions())
     assert choose_frames(Uniform(frames=100), known.pts, first).ravel().tolist() == list(range(30))
-    assert choose_frames(Uniform(frames=100), known.pts, second).ravel().tolist() == list(range(30, 60))
+    assert choose_frames(Uniform(frames=100), known.pts, second).ravel().tolist() == list(range(30, 80))

@@ -31,6 +31,7 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
+from flows.cli_serve import serve
 from flows.cli_weights import weights_app
 from flows.printing import err, out, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
@@ -140,6 +141,7 @@ def score(
 
 
 app.command()(caption)
+app.command()(serve)
 
 
 @app.command()

@@ -45,8 +45,8 @@ Cut = WindowOptions | ShotOptions | None
 
 @dataclass(frozen=True)
 class ClipCaption:
-    """The caption of a file or of a part of it. `best` are its n best captions, with their attention; `times` the seconds of
-    the positions that attention is spread over, where they are known."""
+    """The caption of a file or of a part of it. `best` are its n best captions: this one, then others, the likeliest first;
+    `times` the seconds of the positions that attention is spread over, where they are known."""
 
     path: Path
     segment: Segment
@@ -109,8 +109,8 @@ class FileCaptioner:
                 stages.discard()
 
     def _captions(self, folder: Path, table: Catalogue, ids: list[str], n_best: int) -> dict[str, _Found]:
-        """The captions of the clips that have all features. The first is the one that an evaluation would have; the n best
-        come from the run's own search where it is wide enough, else from a wider one."""
+        """The captions of the clips that have all features: as an evaluation would have them, and then others, from the run's
+        own search where it is wide enough, else from a wider one."""
         trained, device = self.trained, self.trained.runtime.torch_device()
         access = FeatureAccess.for_captioner(trained.workspace, folder, captioner_options(trained.checkpoint))
         vocabulary = References(trained.workspace.root / trained.text.uri).vocabulary
@@ -126,7 +126,9 @@ class FileCaptioner:
             best = rank_captions(self._net, access, vocabulary, ids, wide, device)
         durations = dict(zip(table.videos["id"].to_pylist(), table.videos["duration"].to_pylist(), strict=True))
         return {
-            id: _Found(table.records[id].segment, durations[id], mine[0], tuple(many), _times(access, id, mine[0]))
+            id: _Found(
+                table.records[id].segment, durations[id], _own_first(mine[0], many, n_best), _times(access, id, mine[0])
+            )
             for id, mine, many in zip(ids, captions, best, strict=True)
         }
 
@@ -137,13 +139,16 @@ class _Found:
 
     segment: Segment | None
     duration: float
-    caption: CaptionRow
     best: tuple[CaptionRow, ...]
     times: tuple[float, ...] | None
 
     def at(self, path: Path) -> ClipCaption:
         segment = self.segment or (0.0, self.duration)
-        return ClipCaption(path, segment, self.segment is None, self.caption, self.best, self.times)
+        return ClipCaption(path, segment, self.segment is None, self.best[0], self.best, self.times)
+
+
+def _own_first(own: CaptionRow, many: Sequence[CaptionRow], n_best: int) -> tuple[CaptionRow, ...]:
+    return (own, *[row for row in many if row.caption != own.caption][: n_best - 1])
 
 
 def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[Problem]]:

@@ -33,7 +33,9 @@ def thumbnails(path: Path, count: int, runtime: Runtime, short: int = 120) -> li
         (known,) = (answer for _, answer in pool.run(probe, [path]))
         if isinstance(known, BadMedia):
             raise known
-        ((_, events),) = ((job, list(pieces)) for job, pieces in pool.stream(look_at, [LookJob(path, {"seen": look}, None, known)]))
+        ((_, events),) = (
+            (job, list(pieces)) for job, pieces in pool.stream(look_at, [LookJob(path, {"seen": look}, None, known)])
+        )
     seen = gather(events)["seen"]
     return [Thumbnail(float(time), _jpeg(image)) for image, time in zip(seen.images[:, 0], seen.pts, strict=True)]
 

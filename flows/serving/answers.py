@@ -6,6 +6,9 @@ from pydantic import BaseModel, Field
 
 from storage.options import Options
 
+MOST_CAPTIONS = 10
+"""of one upload"""
+
 
 class Limits(Options):
     """What one visitor may ask for."""
@@ -16,8 +19,6 @@ class Limits(Options):
     """the longest that one upload is worked on"""
     waiting: int = Field(16, ge=0)
     """uploads that wait while one is worked on; more are asked to come again"""
-    n_best: int = Field(10, ge=1)
-    """the most captions of one upload"""
     stalled: float = Field(30, gt=0)
     """seconds after which an upload that sends nothing is given up"""
 
@@ -45,7 +46,7 @@ class CaptionAnswer(BaseModel):
     """The captions of an upload."""
 
     caption: str
-    n_best: list[Saying] = Field(description="best first")
+    n_best: list[Saying] = Field(description="the caption, then others, the likeliest first")
     times: list[float] | None = Field(description="seconds of the positions that attention is spread over, where known")
     duration: float = Field(description="seconds")
     frames: list[Frame]

@@ -14,14 +14,20 @@ from uuid import uuid4
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 
-from flows.serving.answers import CaptionAnswer, Limits, Refusal, RunFacts
+from flows.serving.answers import MOST_CAPTIONS, CaptionAnswer, Limits, Refusal, RunFacts
 from flows.serving.guard import Guard
 from flows.serving.worker import WorkerLost, WorkerSlow
 
 PAGE = Path(__file__).with_name("page")
 _FILES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
-_BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 
 
 class Worker(Protocol):
@@ -44,7 +50,7 @@ class Refused(Exception):
     reason: str
 
 
-def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> FastAPI:
+def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> ASGIApp:
     """`names` are the host names that this server may be called by, beside localhost and addresses."""
     uploads = Uploads(worker, limits)
 
@@ -64,7 +70,6 @@ def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> FastA
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.add_middleware(Guard, names=list(names))
 
     @app.exception_handler(Refused)
     async def refused(_: Request, refusal: Refused) -> JSONResponse:
@@ -73,7 +78,7 @@ def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> FastA
 
     @app.get("/api/run", summary="Which run captions here, and what it accepts")
     async def run() -> RunFacts:
-        return RunFacts(**worker.facts, megabytes=limits.megabytes, seconds=limits.seconds, n_best=limits.n_best)
+        return RunFacts(**worker.facts, megabytes=limits.megabytes, seconds=limits.seconds, n_best=MOST_CAPTIONS)
 
     reasons = {413: "too large", 415: "no video or image", 503: "too many wait", 504: "took too long", 500: "failed"}
 
@@ -85,14 +90,14 @@ def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> FastA
     )
     async def captions(
         request: Request,
-        n_best: Annotated[int, Query(ge=1, le=limits.n_best, description="captions, best first")] = 3,
+        n_best: Annotated[int, Query(ge=1, le=MOST_CAPTIONS, description="captions, best first")] = 3,
         frames: Annotated[bool, Query(description="send small pictures too")] = True,
     ) -> CaptionAnswer:
         return CaptionAnswer(**await uploads.caption(request, n_best, frames))
 
     for route, name in _FILES.items():
         app.get(route, include_in_schema=False)(_sender(PAGE / name))
-    return app
+    return Guard(app, names)  # around everything, so that an error of ours has its headers too
 
 
 def _sender(path: Path):  # type: ignore[no-untyped-def]

@@ -85,7 +85,9 @@ class CaptionWorker:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(_START_SECONDS):
-                said = json.loads(await process.stdout.readline() or b'{"error": "the captioning process does not start"}')
+                said = json.loads(
+                    await process.stdout.readline() or b'{"error": "the captioning process does not start"}'
+                )
         except TimeoutError:
             said = {"error": f"the captioning process does not start within {_START_SECONDS:g} s"}
         if "error" in said:

@@ -47,7 +47,9 @@ def clips(place: Place, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_gets_the_captions_of_evaluation_and_five_reasons(longtake: Longtake, place: Place, clips: Path) -> None:
+def test_a_folder_gets_the_captions_of_evaluation_and_five_reasons(
+    longtake: Longtake, place: Place, clips: Path
+) -> None:
     answer = longtake("caption", clips, "-w", place.workspace.root, "--json")
     assert answer.code == 3
     found = {Path(row["file"]).name: row for row in answer.json["captions"]}

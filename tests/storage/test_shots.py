@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_segments_are_neither_shorter_nor_longer_than_wanted_and_leave_no_gap() 
     cuts = Cuts(np.array([0.3, 5.0, 5.4, 30.0, 59.8]), np.array([0.9, 0.3, 0.8, 0.9, 0.9]))
     found = shots(cuts, 60.0, ShotOptions(shortest=1.0, longest=12.0))
     assert found[0] == (0.0, 5.4), "of two cuts close to each other the clearer one, none beside the ends"
-    assert found[-1][1] == 60.0 and all(a[1] == b[0] for a, b in zip(found, found[1:], strict=False))
+    assert found[-1][1] == 60.0 and all(a[1] == b[0] for a, b in pairwise(found))
     assert all(1.0 <= end - start <= 12.0 + 1e-9 for start, end in found)
     assert 30.0 in [start for start, _ in found]
 

@@ -48,7 +48,9 @@ def serve(
 
     def ready(facts: dict[str, str], address: str) -> None:
         out.print(
-            f"{facts['recipe']} on {facts['dataset']} (run {facts['run']}) at [bold]{address}[/]", highlight=False
+            f"{facts['recipe']} on {facts['dataset']} (run {facts['run']}) at [bold]{address}[/]",
+            highlight=False,
+            soft_wrap=True,
         )
         if host not in ("127.0.0.1", "localhost", "::1"):
             err.print("[yellow]anybody who can reach this machine can use it: there is no password[/]")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.captions import Captioner
-from storage.errors import BadMedia, LongtakeError
+from storage.errors import BadMedia, LongtakeError, UsageError
 from storage.results import CaptionRow
 from tasks.thumbnails import thumbnails
 
@@ -34,7 +34,7 @@ def main(workspace: str, run: str | None) -> None:
     try:
         captioner = Captioner.open(workspace, run)
     except LongtakeError as error:
-        say({"error": str(error)})
+        say({"error": str(error), "usage": isinstance(error, UsageError)})
         return
     record = captioner.run
     facts = {"run": record.id, "recipe": record.recipe_name, "dataset": record.dataset}

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from storage.errors import LongtakeError
+from storage.errors import LongtakeError, UsageError
 
 _PROGRAM = """
 import json, signal, sys
@@ -92,7 +92,7 @@ class CaptionWorker:
             said = {"error": f"the captioning process does not start within {_START_SECONDS:g} s"}
         if "error" in said:
             await self._end()
-            raise LongtakeError(said["error"])
+            raise (UsageError if said.get("usage") else LongtakeError)(said["error"])
         self.facts = said
         return process
 

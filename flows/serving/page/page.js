@@ -13,7 +13,6 @@ const wait = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds)
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`;
 
 let limits = { megabytes: Infinity, n_best: 3 };
-let line = Promise.resolve(); // files wait for each other here rather than at the server
 
 async function greet() {
   $("#address").textContent = location.origin;
@@ -22,6 +21,9 @@ async function greet() {
   $("#run").textContent = `${limits.recipe} on ${limits.dataset}, run ${limits.run}`;
   $("#limits").textContent = `up to ${limits.megabytes} MB and ${limits.seconds} seconds of work`;
 }
+
+// Files wait here for each other, rather than at the server; the first waits for the limits.
+let line = greet().catch((error) => { $("#run").textContent = `the server does not answer: ${error.message}`; });
 
 function welcome(files) {
   for (const file of files) {
@@ -168,4 +170,3 @@ document.addEventListener("drop", (event) => {
 $("#file").addEventListener("change", (event) => {
   welcome(event.target.files);
 });
-greet().catch((error) => { $("#run").textContent = `the server does not answer: ${error.message}`; });

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -166,6 +169,45 @@ def test_imported_features_cannot_be_made_for_new_videos(place: Place) -> None:
     save_run(place.workspace, replace(run, recipe=recipe))
     with pytest.raises(BadInput, match="'scene' that were imported as 'c3d'; Longtake cannot make them for new videos"):
         Captioner.open(place.workspace.root)
+
+
+def test_garbage_collection_keeps_what_was_extracted_for_as_long_as_its_run(longtake: Longtake, place: Place) -> None:
+    call = ("caption", place.clip("test"), "-w", place.workspace.root, "--json")
+    first = longtake(*call).json
+    longtake("gc", "-w", place.workspace.root)
+    again = longtake(*call).json
+    assert (first["extracted"], again["extracted"]) == (1, 0) and again["captions"] == first["captions"]
+    longtake("gc", "-w", place.workspace.root, "--keep", "0")
+    assert not list((place.workspace.features / "loose").glob("*"))
+
+
+def test_a_file_that_nobody_may_read_or_that_is_no_file_is_told(
+    longtake: Longtake, place: Place, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/na\xffme.mp4"))
+    odd.write_bytes(b"x")
+    (tmp_path / "bare").mkdir()
+    files = (tmp_path / "pipe.mp4", odd, tmp_path / "bare", place.clip("test"))
+    answer = longtake("caption", *files, "-w", place.workspace.root, "--json")
+    kinds = [problem["kind"] for problem in answer.json["problems"]]
+    assert answer.code == 3 and sorted(kinds) == ["no_media", "not_a_file", "unsafe_id"]
+    assert len(answer.json["captions"]) == 1
+
+
+@pytest.mark.slow
+def test_the_flow_of_a_deployment_gives_the_same(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect for real, on a database of its own."""
+    code = "import json, sys; from flows.caption import caption_flow; print(json.dumps(caption_flow(*json.loads(sys.argv[1]))))"
+    (tmp_path / "no.mp4").write_text("text")
+    given = json.dumps([[str(place.clip("test")), str(tmp_path / "no.mp4")], str(place.workspace.root)])
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_LOGGING_LEVEL": "CRITICAL"}
+    environment |= {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180"}
+    done = subprocess.run([sys.executable, "-c", code, given], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [row["caption"] for row in found["captions"]] == [evaluated(place)[place.clip("test").name].caption]
+    assert [problem["kind"] for problem in found["problems"]] == ["not_media"]
 
 
 @pytest.mark.parametrize(

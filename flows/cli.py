@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from flows.cli_caption import caption
 from flows.cli_features import features_app
 from flows.cli_options import (
     DEFAULT_WORKSPACE,
@@ -31,6 +32,7 @@ from flows.cli_options import (
     existing,
 )
 from flows.cli_recipes import recipe_app, recipes
+from flows.cli_serve import serve
 from flows.cli_sweep import sweep, sweeps
 from flows.cli_weights import weights_app
 from flows.printing import err, out, print_outcome, print_problems, readable_size
@@ -159,6 +161,10 @@ def score(
         out.print_json(data=found.to_json())
     else:
         print_comparison(found, out)
+
+
+app.command()(caption)
+app.command()(serve)
 
 
 @app.command()

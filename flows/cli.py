@@ -30,6 +30,7 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
+from flows.cli_production import dashboard, deploy, refresh
 from flows.cli_weights import weights_app
 from flows.printing import err, out, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
@@ -88,7 +89,9 @@ def run(
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
     loaded = load_recipe(recipe, settings, data, kind)
     if until == _TRAINED:
-        until = "boost" if loaded.boosting else "seed"
+        from flows.pipeline import trained_stage
+
+        until = trained_stage(loaded)
     _go(loaded, Workspace.open(workspace), force or [], until, dry_run, as_json, verbose)
 
 
@@ -113,6 +116,10 @@ def _up_to(stage: str, text: str) -> Callable[..., None]:
 app.command("extract")(_up_to("extract_features", "Run a recipe up to its features."))
 app.command("train")(_up_to(_TRAINED, "Run a recipe up to its trained captioner."))
 app.command("evaluate")(_up_to("evaluate", "Run a recipe up to its scores."))
+
+
+for _production in (refresh, deploy, dashboard):
+    app.command()(_production)
 
 
 @app.command()

@@ -169,6 +169,11 @@ def _features(features: ArtifactRef, names: Iterable[str], splits: Iterable[str]
     return {"features": parts[0], **{f"features_{n}": part for n, part in enumerate(parts[1:], 2)}}
 
 
+def trained_stage(recipe: Recipe) -> str:
+    """The last stage of training that a recipe has."""
+    return "boost" if recipe.boosting else "seed"
+
+
 def plan_pipeline(recipe: Recipe, workspace: Workspace, force: Iterable[str] = (), until: str | None = None) -> Plan:
     if recipe.dataset.path is None:
         raise BadInput(f"recipe '{recipe.name}' does not say where its data is; pass the data folder with --data")

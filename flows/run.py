@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan, Step
-from flows.recipe import Recipe, check_recipe
+from flows.recipe import Recipe, recipe_text
 from storage.records import Problem
 from storage.results import read_scores
-from storage.runs import RunRecord, new_run_id, save_run
+from storage.runs import RunRecord, load_runs, new_run_id, save_run
 from storage.workspace import Workspace
 from tasks.pretrained import fetch_weights
 from tasks.problems import gather_problems
 from tasks.progress import console
+
+if TYPE_CHECKING:  # Prefect reads its settings when it is imported, which is after they were made
+    from prefect import Flow
 
 _FIGURES = ("diversity", "self_retrieval", "not_computed")
 
@@ -53,35 +56,70 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
     if not plan.to_do:
         for step in plan.steps:
             _say(step, "cached", step.done.ref.count if step.done else 0)
-        return _outcome(plan, _record(plan), ())
-    from flows.orchestrator import started, wait_for_history
+        return finish(_outcome(plan, new_record(plan), ()), workspace)
 
-    run = _record(plan)
-    save_run(workspace, run)
-    console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
-    with started():
+    def pipeline_flow() -> Flow[..., Any]:
         from flows.prefect_flow import pipeline_flow
 
-        title = f"{run.title}: {len(plan.to_do)} of {len(plan.steps)} stages"
-        flow = pipeline_flow.with_options(flow_run_name=title)
-        try:
-            state = flow(recipe.model_dump(mode="json"), str(workspace.root), list(force), until, return_state=True)
-            flow_run_id = state.state_details.flow_run_id
-            if flow_run_id and not wait_for_history(flow_run_id):
-                console.print(
-                    "[yellow]Prefect's history of this run may be incomplete; the results are not touched by that[/]"
-                )
-            worked = state.result(raise_on_failure=True)
-        except BaseException:
-            save_run(workspace, replace(run, state="failed", finished_at=_now()))
-            raise
-    return _outcome(plan, run, tuple(worked))
+        return pipeline_flow
+
+    parameters = {"force": list(force), "until": until} if until else {"force": list(force)}
+    values = {"recipe": recipe_text(recipe), "workspace": str(workspace.root), **parameters}
+    outcome: Outcome = run_with_prefect(pipeline_flow, title_of(plan), values, len(plan.steps))
+    return outcome
+
+
+def run_with_prefect(load: Callable[[], Flow[..., Any]], title: str, parameters: dict[str, Any], task_runs: int) -> Any:
+    """Run a flow here and now, on a server of its own if none is named, and wait until its history is whole."""
+    from flows.orchestrator import started, wait_for_history
+
+    console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
+    with started():
+        flow = load().with_options(flow_run_name=title)
+        state: Any = flow(**parameters, return_state=True)
+        flow_run_id = state.state_details.flow_run_id
+        if flow_run_id and not wait_for_history(flow_run_id, task_runs if state.is_completed() else 0):
+            console.print(
+                "[yellow]Prefect's history of this run may be incomplete; the results are not touched by that[/]"
+            )
+        return state.result(raise_on_failure=True)
+
+
+def title_of(plan: Plan, verb: str = "Run") -> str:
+    """The name of a run, as a sentence."""
+    about = f"{verb} {plan.recipe.name} on {plan.recipe.dataset.name}"
+    if not plan.to_do:
+        return f"{about}: everything is there"
+    return f"{about}: {len(plan.to_do)} of {len(plan.steps)} stages, from {plan.to_do[0].label} on"
 
 
 def problems_so_far(recipe: Recipe, workspace: Workspace) -> list[Problem]:
     """What the stages that are done set aside: often the reason why a later one failed."""
     done = [step.job.ref for step in plan_pipeline(recipe, workspace).steps if step.done]
     return gather_problems(workspace, done)
+
+
+def run_plan(plan: Plan, title: str, tell: Callable[[], None] | None = None) -> Outcome:
+    """Carry a plan out inside a flow, under a title, with a record of the run. `tell` is called when all is made and the
+    run is not yet noted as done: who is killed between the two tells again."""
+    from prefect import tags
+
+    from flows.artifacts import name_run, show_outcome
+
+    labels = {f"recipe:{plan.recipe.name}", f"dataset:{plan.recipe.dataset.name}"}
+    name_run(title, labels)
+    run = new_record(plan)
+    save_run(plan.workspace, run)
+    try:
+        with tags(*labels):
+            outcome = _outcome(plan, run, tuple(carry_out(plan)))
+            show_outcome(outcome, _last_scored(plan))
+            if tell:
+                tell()
+    except BaseException:
+        save_run(plan.workspace, replace(run, state="failed", finished_at=_now()))
+        raise
+    return finish(outcome, plan.workspace)
 
 
 def carry_out(plan: Plan) -> list[str]:
@@ -111,13 +149,6 @@ def _extracted(step: Step) -> str:
     return f"rows extracted: {made}; already there: {done.ref.count - sum(figures.values())}"
 
 
-def plan_again(recipe: dict[str, Any], workspace: str, force: Sequence[str], until: str | None) -> Plan:
-    """The plan from plain values: what a flow gets as its parameters."""
-    checked = check_recipe(recipe, "given to the flow")
-    fetch_weights(checked.features.values())
-    return plan_pipeline(checked, Workspace.open(workspace), force, until)
-
-
 def _say(step: Step, note: str, count: int) -> None:
     done = "[dim]=[/]" if note == "cached" else "[green]✓[/]"
     why = f"[dim]{escape(step.why)}[/]" if step.to_do and note != "cached" else ""
@@ -126,7 +157,7 @@ def _say(step: Step, note: str, count: int) -> None:
     )
 
 
-def _record(plan: Plan) -> RunRecord:
+def new_record(plan: Plan) -> RunRecord:
     extraction = plan.step("extract_features")
     stores = tuple(source.store for source in extraction.job.memo.values()) if extraction else ()
     recipe = plan.recipe
@@ -142,8 +173,19 @@ def _outcome(plan: Plan, run: RunRecord, worked: tuple[str, ...]) -> Outcome:
     page = str(plan.workspace.root / report.job.ref.uri / "report.html") if report else ""
     quarantined = sum(problem.quarantined for problem in problems)
     done = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
-    save_run(plan.workspace, done)
     return Outcome(done, problems, worked, figures)
+
+
+def finish(outcome: Outcome, workspace: Workspace) -> Outcome:
+    """Note that a run is done."""
+    save_run(workspace, outcome.run)
+    return outcome
+
+
+def _last_scored(plan: Plan) -> RunRecord | None:
+    """The last run of this recipe on this data set that came as far as scores."""
+    mine = (plan.recipe.name, plan.recipe.dataset.name)
+    return next((r for r in load_runs(plan.workspace) if (r.recipe_name, r.dataset) == mine and r.scores), None)
 
 
 def _now() -> str:

@@ -97,7 +97,7 @@ class BoostOptions(Options):
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def boost(
     work: Work,
     options: BoostOptions,

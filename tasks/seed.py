@@ -108,7 +108,7 @@ class SeedOptions(Options):
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 
 
-@stage(version=3)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@stage(version=3, device=True)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
 def seed(
     work: Work,
     options: SeedOptions,

@@ -61,7 +61,7 @@ _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill c
 _BATCH = 256  # videos or captions that are embedded at a time
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def train_embedding(
     work: Work,
     options: EmbeddingOptions,

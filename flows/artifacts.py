@@ -52,7 +52,7 @@ def show_outcome(outcome: Outcome, last: RunRecord | None) -> None:
         create_table_artifact(
             key=f"quarantine-{place}",
             table=quarantine_rows(outcome.quarantined),
-            description=f"{len(outcome.quarantined)} items of **{run.dataset}** that could not be used, and why. Repair or "
+            description=f"What of **{run.dataset}** could not be used ({len(outcome.quarantined)}), and why. Repair or "
             "replace the files; the next run takes them in.",
         )
 
@@ -67,7 +67,9 @@ def score_rows(scores: dict[str, float], last: dict[str, float]) -> list[dict[st
                 "score": name,
                 "this run": f"{100 * value:.1f}",
                 "last run": "" if before is None else f"{100 * before:.1f}",
-                "change": "" if before is None else f"{100 * (value - before):+.1f}",
+                "change": ""
+                if before is None
+                else f"{round(100 * (value - before), 1) + 0.0:+.1f}",  # + 0.0: never -0.0
             }
         )
     return rows

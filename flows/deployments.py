@@ -6,6 +6,7 @@ Flows are found by their module, so a worker needs Longtake installed and no cop
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +19,7 @@ from prefect.deployments.runner import EntrypointType, RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.schedules import Cron
+from prefect.workers.utilities import get_default_base_job_template_for_infrastructure_type
 
 from flows.events import DATASET_CHANGED, ENOUGH, SOURCE_CHANGED, resource
 from storage.errors import UsageError
@@ -124,15 +126,19 @@ def _trigger(name: str, offer: Offer, target: Target) -> DeploymentEventTrigger:
 
 def _ensure_pool(client: SyncPrefectClient, name: str, pool_type: str) -> None:
     try:
-        found = client.request("GET", "/work_pools/{name}", path_params={"name": name}).json()
+        found = client.read_work_pool(name)
     except ObjectNotFound:
-        found = None
-    if found is None:
-        pool = WorkPoolCreate(name=name, type=pool_type, description="Where Longtake's deployments run.")
-        client.request("POST", "/work_pools/", json=pool.model_dump(mode="json", exclude_unset=True))
-    elif found["type"] != pool_type:
+        template = asyncio.run(get_default_base_job_template_for_infrastructure_type(pool_type))
+        if template is None:
+            raise UsageError(f"Prefect's server knows no work pools of type '{pool_type}'; try process") from None
+        about = "Where Longtake's deployments run."
+        client.create_work_pool(
+            WorkPoolCreate(name=name, type=pool_type, description=about, base_job_template=template)
+        )
+        return
+    if found.type != pool_type:
         raise UsageError(
-            f"the work pool '{name}' is there already and of type {found['type']}, not {pool_type}; choose another --pool"
+            f"the work pool '{name}' is there already and of type {found.type}, not {pool_type}; choose another --pool"
         )
 
 

@@ -4,9 +4,11 @@ What their docstrings say of a parameter is what the dashboard's form shows besi
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow
+from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.demo import placed_recipe
@@ -24,7 +26,15 @@ Kind = Annotated[
 ]
 
 
-@flow(name="pipeline", flow_run_name="Run {recipe}", description="From videos and captions to a scored captioner.")
+def _first_name() -> str:
+    """A run's name until it is known what there is to do: the flow's and the recipe's, whether it is a name or a path."""
+    recipe = str(flow_run.parameters.get("recipe") or "")
+    return (
+        f"{str(flow_run.flow_name).capitalize()} {Path(recipe).stem if len(recipe.splitlines()) == 1 else 'a recipe'}"
+    )
+
+
+@flow(name="pipeline", flow_run_name=_first_name, description="From videos and captions to a scored captioner.")
 def pipeline_flow(
     recipe: str,
     workspace: str,
@@ -49,7 +59,7 @@ def pipeline_flow(
     return run_plan(plan, title_of(plan))
 
 
-@flow(name="train", flow_run_name="Train {recipe}", description="Up to a trained captioner.")
+@flow(name="train", flow_run_name=_first_name, description="Up to a trained captioner.")
 def train_flow(
     recipe: str,
     workspace: str,
@@ -70,7 +80,7 @@ def train_flow(
     return run_plan(plan, title_of(plan, "Train"))
 
 
-@flow(name="evaluate", flow_run_name="Evaluate {recipe}", description="Up to scores and the report.")
+@flow(name="evaluate", flow_run_name=_first_name, description="Up to scores and the report.")
 def evaluate_flow(
     recipe: str,
     workspace: str,
@@ -93,7 +103,7 @@ def evaluate_flow(
     return run_plan(plan, title_of(plan, "Evaluate"))
 
 
-@flow(name="refresh", flow_run_name="Refresh {recipe}", description="Bring features, texts and neighbours up to date.")
+@flow(name="refresh", flow_run_name=_first_name, description="Bring features, texts and neighbours up to date.")
 def refresh_flow(
     recipe: str,
     workspace: str,

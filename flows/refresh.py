@@ -101,6 +101,8 @@ def _catalogue_of_last(plan: Plan, stage: str = "catalogue") -> Done | None:
 
 def refresh(news: News, retrain_after: int) -> Refreshed:
     """Take the news in, inside a flow, and send the event if the data changed."""
+    from prefect.logging import get_run_logger
+
     from flows.artifacts import name_run
     from flows.events import DATASET_CHANGED, ENOUGH, resource, send
 
@@ -114,6 +116,9 @@ def refresh(news: News, retrain_after: int) -> Refreshed:
     def tell() -> None:
         about = resource(plan.recipe.dataset.name, plan.recipe.name, str(plan.workspace.root))
         send(DATASET_CHANGED, {**about, ENOUGH: "yes" if retrain else "no"}, refreshed.payload())
+        enough = "enough" if retrain else "not enough yet"
+        since = f"{news.since_training} since the last training, {enough} for a new one"
+        get_run_logger().info(f"sent {DATASET_CHANGED}: {news.changes}; {since}")
 
     outcome = run_plan(plan, str(news), tell if news.data_changed else None)
     return Refreshed(news, outcome, retrain)

@@ -124,18 +124,24 @@ def run_plan(plan: Plan, title: str, tell: Callable[[], None] | None = None) -> 
 
 def carry_out(plan: Plan) -> list[str]:
     """Run every stage of a plan in order, inside a flow; the labels of those that did work."""
+    from prefect.logging import get_run_logger
+
     from tasks.prefect_task import run_stage
 
-    worked = []
+    worked, log = [], get_run_logger()
     for step in plan.steps:
         began = time.monotonic()
         sentence = f"{step.label}: {step.why}" if step.to_do else f"{step.label}: cached"
         ref, did = run_stage(step.job, sentence, force=step.state == "forced")
         if did:
             worked.append(step.label)
-        _say(step, f"{time.monotonic() - began:.1f} s" if did else "cached", ref.count)
-        if did and (extracted := _extracted(step)):
+        took = f"{time.monotonic() - began:.1f} s"
+        _say(step, took if did else "cached", ref.count)
+        extracted = _extracted(step) if did else ""
+        if extracted:
             console.print(f"  [dim]{extracted}[/]", highlight=False)
+        told = f"{sentence}; {ref.count} items in {took}" if did else sentence
+        log.info(f"{told}; {extracted}" if extracted else told)
     return worked
 
 

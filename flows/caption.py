@@ -15,7 +15,7 @@ from tasks.prefect_task import run_stage
 from tasks.stage import Job
 
 
-@flow(name="longtake-caption", description="Captions for videos and images, by a run that is trained.")
+@flow(name="caption", description="Captions for videos and images, by a run that is trained.")
 def caption_flow(
     files: list[str],
     workspace: str,
@@ -24,10 +24,16 @@ def caption_flow(
     windows: float | None = None,
     shots: bool = False,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Caption files, folders and patterns as the worker sees them.
+    """Caption files, folders and patterns as the worker sees them; returns captions and problems.
 
-    files: paths; workspace: the project's folder; run: a run's id or recipe, None for the newest; n_best: captions a clip;
-    windows: cut into windows of so many seconds; shots: cut at shot changes. Returns captions and problems."""
+    Args:
+        files: Paths of files and folders, and patterns.
+        workspace: The project's folder.
+        run: A run's id or its recipe's name; the newest finished run without it.
+        n_best: Captions a clip, best first.
+        windows: Cut videos into windows of so many seconds.
+        shots: Cut videos at their shot changes.
+    """
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots else None
     found = Captioner.open(workspace, run, carry=_carry).caption(files, cut, n_best)
     problems = [{"file": p.item, "kind": p.kind, "reason": p.reason} for p in shown_problems(found.problems)]

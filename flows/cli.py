@@ -31,6 +31,7 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
+from flows.cli_production import dashboard, deploy, refresh
 from flows.cli_recipes import recipe_app, recipes
 from flows.cli_serve import serve
 from flows.cli_sweep import sweep, sweeps
@@ -96,7 +97,9 @@ def run(
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
     loaded = load_recipe(recipe, settings, data, kind)
     if until == _TRAINED:
-        until = "boost" if loaded.boosting else "seed"
+        from flows.pipeline import trained_stage
+
+        until = trained_stage(loaded)
     _go(loaded, Workspace.open(workspace), force or [], until, dry_run, as_json, verbose)
 
 
@@ -138,6 +141,10 @@ def train(
 
 
 app.command("evaluate")(_up_to("evaluate", "Run a recipe up to its scores."))
+
+
+for _production in (refresh, deploy, dashboard):
+    app.command()(_production)
 
 
 @app.command()

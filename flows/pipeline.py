@@ -216,6 +216,11 @@ def _features(features: ArtifactRef, names: Iterable[str], splits: Iterable[str]
     return _numbered("features", [features.part(f"{name}/{split}") for name in names for split in splits])
 
 
+def trained_stage(recipe: Recipe) -> str:
+    """The last stage of training that a recipe has."""
+    return "boost" if recipe.boosting else "seed"
+
+
 def plan_pipeline(recipe: Recipe, workspace: Workspace, force: Iterable[str] = (), until: str | None = None) -> Plan:
     if recipe.dataset.path is None:
         raise BadInput(f"recipe '{recipe.name}' does not say where its data is; pass the data folder with --data")

@@ -188,25 +188,32 @@ def shipped_recipes() -> dict[str, Path]:
 def load_recipe(
     name: str, settings: Sequence[str] = (), data: Path | str | None = None, kind: str | None = None
 ) -> Recipe:
-    """A shipped recipe by name or any YAML file by path, with `a.b=c` settings applied, its data folder set by `data`
-    and, with `kind`, its data set read as another kind."""
-    path = _find(name)
+    """A shipped recipe by name, any YAML file by path, or the YAML itself, with `a.b=c` settings applied, its data folder
+    set by `data` and, with `kind`, its data set read as another kind."""
+    path = None if "\n" in name else _find(name)
+    where = str(path) if path else "given as text"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(path.read_text(encoding="utf-8") if path else name)
     except OSError as error:
-        raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read the recipe {where}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recipe {path} is not valid YAML: {error}") from error
+        raise UsageError(f"the recipe {where} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"the recipe {path} must be a mapping of sections (dataset, features, captioner, ...)")
-    values.setdefault("name", path.stem)
+        raise UsageError(f"the recipe {where} must be a mapping of sections (dataset, features, captioner, ...)")
+    if path:
+        values.setdefault("name", path.stem)
     if kind is not None:
         values["dataset"] = {"kind": kind}
     for setting in settings:
         _apply(values, setting)
     if data is not None and isinstance(values.get("dataset"), dict):
         values["dataset"]["path"] = str(data)
-    return check_recipe(values, str(path))
+    return check_recipe(values, where)
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """A recipe as YAML that `load_recipe` reads: what a flow gets that may run on another machine."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def check_recipe(values: dict[str, Any], where: str) -> Recipe:

@@ -13,18 +13,21 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.markup import escape
 
 from flows.plan import Step
-from flows.run import Outcome, carry_out_step, look_up, run_plan
+from flows.run import Outcome, carry_out_step, look_up, run_inside, run_with_prefect
 from flows.sweep import UNTIL, Cell, Sweep, Variant, cells_without, plan_sweep, preparation, sharing
 from flows.sweep_table import Result, failures, sweep_folder, write_results
 from storage.atomic import write_text
 from storage.workspace import Workspace
 from tasks.progress import console
+
+if TYPE_CHECKING:  # Prefect reads its settings when it is imported, which is after they were made
+    from prefect import Flow
 
 _TRAINING = ("seed", "boost")
 _SET_ASIDE = 3  # exit code of a run that went well but for some videos
@@ -37,14 +40,15 @@ def run_sweep(sweep: Sweep, cells: Sequence[Cell], workspace: Workspace, jobs: i
         results = [_failed(cell) if cell.plan is None else _result(cell, look_up(cell.plan)) for cell in cells]
         write_results(sweep, workspace, results)
         return results
-    from flows.orchestrator import started
 
-    console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
-    with started():
+    def sweep_flow() -> Flow[..., Any]:
         from flows.prefect_flow import sweep_flow
 
-        flow = sweep_flow.with_options(flow_run_name=f"{sweep.name}: {len(cells)} runs")
-        found = flow(sweep_to_json(sweep), str(workspace.root), jobs)
+        return sweep_flow
+
+    values = {"sweep": sweep_to_json(sweep), "workspace": str(workspace.root), "jobs": jobs}
+    title = f"Sweep {sweep.name}: {len(cells)} runs"
+    found = run_with_prefect(sweep_flow, title, values, len(preparation(cells)))
     return [Result(**row) for row in found]
 
 
@@ -146,7 +150,7 @@ def _one_by_one(book: _Book, folder: Path) -> Iterator[tuple[Cell, Result]]:
         console.print(f"[bold]{escape(cell.title)}[/]", highlight=False, soft_wrap=True)
         try:
             there = all(step.job.done() for step in cell.plan.steps)
-            yield cell, _result(cell, look_up(cell.plan) if there else run_plan(cell.plan, until=UNTIL))
+            yield cell, _result(cell, look_up(cell.plan) if there else run_inside(cell.plan, UNTIL))
         except Exception as error:  # whatever it is, the other variants go on
             log = folder / "logs" / f"{cell.plan.recipe.name}.log"
             yield cell, _failed(cell, _told("", error, log))

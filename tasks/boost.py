@@ -104,7 +104,7 @@ class BoostOptions(Options):
     """Longest caption that is drawn, and longest caption in validation."""
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 @trained_together("boosting")
 def boost(
     work: Work,

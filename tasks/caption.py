@@ -24,7 +24,7 @@ class CaptionOptions(Options):
     search: SearchOptions
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def caption(
     work: Work,
     options: CaptionOptions,

@@ -51,7 +51,7 @@ def _java_is_there_now(work: Work) -> str:
 
 
 # 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded
-@stage(version=2, again=_java_is_there_now)
+@stage(version=2, device=True, again=_java_is_there_now)
 def evaluate(
     work: Work,
     options: EvaluationOptions,

@@ -73,7 +73,8 @@ class Meter:
 
     def close(self) -> None:
         if self._artifact:
-            self._update_artifact(self._text(time.monotonic()))
+            seconds = time.monotonic() - self._started
+            self._update_artifact(f"{self.count} of {self.total} {self.unit} in {seconds:.0f} s")
 
 
 @contextmanager

@@ -125,7 +125,7 @@ class SeedOptions(Options):
         return self
 
 
-@stage(version=3)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@stage(version=3, device=True)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
 @trained_together("seeding")
 def seed(
     work: Work,

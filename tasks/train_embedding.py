@@ -57,7 +57,7 @@ class EmbeddingOptions(Options):
 _BATCH = 256  # videos or captions that are embedded at a time
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def train_embedding(
     work: Work,
     options: EmbeddingOptions,

@@ -78,7 +78,7 @@ def _stretched(clip: np.ndarray, positions: int) -> np.ndarray:
     return clip[np.arange(positions) * len(clip) // positions]
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def train_tagger(work: Work, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef) -> Made:
     references = References(work.path(text))
     words = references.tag_words[: options.net.words]

@@ -33,6 +33,7 @@ from flows.cli_options import (
 )
 from flows.cli_production import dashboard, deploy, refresh
 from flows.cli_recipes import recipe_app, recipes
+from flows.cli_report import report
 from flows.cli_serve import serve
 from flows.cli_sweep import sweep, sweeps
 from flows.cli_weights import weights_app
@@ -54,6 +55,7 @@ app.add_typer(recipe_app, name="recipe")
 app.command()(recipes)
 app.command()(sweep)
 app.command()(sweeps)
+app.command()(report)
 
 
 _TRAINED = "(trained)"  # the last stage of training that a recipe has

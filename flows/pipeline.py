@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.plan import Plan, Planner, make_plan
 from flows.recipe import Recipe
+from flows.report import page_options
 from models.captioners.vre import VreOptions
 from models.zoo import CaptionerOptions
 from storage.errors import BadInput
@@ -23,7 +24,7 @@ from tasks.extractors import sampling_of
 from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
 from tasks.find_neighbours import find_neighbours
 from tasks.prepare_text import prepare_text
-from tasks.report import PageOptions, report
+from tasks.report import report
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.seed import SeedOptions, seed
 from tasks.stage import Stage
@@ -93,9 +94,7 @@ def pipeline(do: Planner, recipe: Recipe) -> None:
     )
     do(
         report,
-        PageOptions(
-            shown=recipe.report, recipe=recipe.model_dump(mode="json", exclude={"runtime": True, "dataset": {"path"}})
-        ),
+        page_options(recipe),
         catalogue=data,
         text=text,
         features=features,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from models.scores.bootstrap import intervals
 from models.scores.corpus import score_captions
 from models.scores.diversity import diversity
 from models.scores.java import NoJava, find_java
@@ -50,8 +51,8 @@ def _java_is_there_now(work: Work) -> str:
     return "METEOR was not computed for want of Java, which is there now"
 
 
-# 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded
-@stage(version=2, device=True, again=_java_is_there_now)
+# 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded. 3: 95 % intervals
+@stage(version=3, device=True, again=_java_is_there_now)
 def evaluate(
     work: Work,
     options: EvaluationOptions,
@@ -106,6 +107,7 @@ def evaluate(
         "split": options.split,
         "videos": len(hypotheses),
         "corpus": figures,
+        "intervals": intervals(scored.scores),
         "diversity": diversity(everything.values(), copies).named(),
         "self_retrieval": recall_at(places) if places else None,
         "attention_masking": masking,

@@ -20,6 +20,16 @@ from storage.workspace import Workspace
 from tasks.extract_features import read_rows
 
 
+def read_about(folder: Path) -> dict[str, dict[str, Any]]:
+    """What an extraction says of each of its features: store, key, size, where it comes from."""
+    try:
+        return json.loads((folder / "features.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"cannot read {folder / 'features.json'}: {error}; run with '--force extract_features'"
+        ) from error
+
+
 @dataclass(frozen=True)
 class FeatureAccess:
     """Some features of one extraction, opened for reading. Opening pins a view: rows written later do not disturb."""
@@ -36,12 +46,7 @@ class FeatureAccess:
         cls, workspace: Workspace, folder: Path, names: Sequence[str], optional: Sequence[str] = ()
     ) -> FeatureAccess:
         """Videos may be without the `optional` ones of the features."""
-        try:
-            about = json.loads((folder / "features.json").read_bytes())
-        except (OSError, ValueError) as error:
-            raise StorageError(
-                f"cannot read {folder / 'features.json'}: {error}; run with '--force extract_features'"
-            ) from error
+        about = read_about(folder)
         unknown = [name for name in names if name not in about]
         if unknown:
             raise MissingFeatures(

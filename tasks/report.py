@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from io import BytesIO
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
-from PIL import Image
 from pydantic import Field, TypeAdapter
 
 from models.zoo import CaptionerOptions
 from storage.atomic import write_text
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
-from storage.errors import BadMedia
 from storage.neighbours import Neighbours, Twins, near_twins
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
 from storage.references import References
-from storage.results import CaptionRow, read_captions, read_jsonl, read_scores
-from storage.sampling import Uniform
+from storage.results import CaptionRow, read_captions, read_scores
+from storage.runs import load_runs
 from storage.workspace import read_done
+from tasks import report_words
 from tasks.feature_access import FeatureAccess
-from tasks.frames import read_frames
+from tasks.gaze import Gaze, Places, boxes_beside, cells_of, find_gazes, looks_again, region_feature
+from tasks.page_rendering import render_report
 from tasks.problems import gather_problems
-from tasks.progress import meter
-from tasks.report_page import Clip, Curve, ReportPage, Score, StageLine, render_report
+from tasks.published import BENCHMARKS
+from tasks.report_curves import masking_curve, phase_points, run_curves
+from tasks.report_page import Clip, ReportPage, Score, StageLine, TwinClips
+from tasks.report_pictures import NONE, Pictures, take_pictures, write_pictures
+from tasks.seed import load_captioner
 from tasks.stage import Made, Work, stage
 from tasks.train_tagger import load_tagger
+from tasks.twins import caption_twins
 
 
 class ReportOptions(Options):
     """What the report shows."""
 
-    clips: int = Field(240, ge=0)
+    clips: int = Field(6000, ge=0)
     """most clips in the gallery; of a larger split, evenly chosen from best to worst"""
     frames: int = Field(8, ge=1)
-    """frames shown a clip"""
+    """frames shown a clip; fewer where there are thousands of clips"""
     width: int = Field(112, ge=16)
     """width of a frame in pixels"""
     twins: int = Field(12, ge=0)
-    """most pairs of near twins a split, where the recipe looks for nearest neighbours"""
-
-
-_DIVERSITY = {
-    "UniCap": "Different captions (UniCap)",
-    "AvgLen": "Words a caption (AvgLen)",
-    "Vocabulary": "Words used in captions",
-    "Copied": "Captions copied from training",
-}
+    """most pairs of near twins"""
 
 
 class PageOptions(Options):
@@ -61,7 +58,12 @@ class PageOptions(Options):
     recipe: dict[str, Any]
 
 
-@stage(version=2)  # 2: diversity, self-retrieval, near twins
+_ORDER = ("catalogue", "prepare_text", "sample_frames", "train_tagger", "extract_features", "find_neighbours")
+_ORDER += ("seed", "boost", "caption", "evaluate")
+
+
+# 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos
+@stage(version=3)
 def report(
     work: Work,
     options: PageOptions,
@@ -73,38 +75,106 @@ def report(
     scores: ArtifactRef,
     **others: ArtifactRef,
 ) -> Made:
-    refs = [catalogue, text, *others.values(), features, seeded, captions, scores]
-    table, figures = Catalogue(work.path(catalogue), work.data), read_scores(work.path(scores))
-    rows = _chosen(read_captions(work.path(captions)), figures["per_video"], options.shown.clips)
-    net = TypeAdapter(CaptionerOptions).validate_python(options.recipe["captioner"])
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), net)
-    about = access.about
-    words = _words_found(work, access, options.recipe, [row.video_id for row in rows], others.get("tagger"))
-    references = References(work.path(text))
-    done = read_done(work.path(scores))
-    page = ReportPage(
-        title=f"{options.recipe['name']} on {options.recipe['dataset']['name']}",
-        recipe_name=options.recipe["name"],
-        about=options.recipe["about"].strip(),
-        made_at=done.made_at if done else "",
-        facts=_facts(table, references, about, options.recipe, figures),
-        warnings=_warnings(about, figures),
-        scores=[
-            Score(name, 100 * value, note=f"{figures['videos']} {figures['split']} videos")
-            for name, value in figures["corpus"].items()
-        ],
-        curves=_curves(work, seeded, others.get("boosted"), others.get("tagger")),
-        clips=_clips(work, table, references.texts(figures["split"]), rows, figures, words, options.shown),
-        twins=_twins(work, references, others.get("neighbours"), options.shown.twins),
-        problems=[(p.item, p.kind, p.reason, p.where) for p in gather_problems(work.workspace, refs)],
-        stages=[line for ref in refs if (line := _stage_line(work, ref))],
-        recipe_yaml=yaml.safe_dump(options.recipe, sort_keys=False, allow_unicode=True),
-    )
+    inputs = {"catalogue": catalogue, "text": text, **others, "features": features, "seeded": seeded}
+    inputs |= {"captions": captions, "scores": scores}
+    run = _Run(work, options, inputs)
+    page = _page(run)
+    write_pictures(work.folder, run.pictures)
     write_text(work.folder / "report.html", render_report(page))
     return Made(len(page.clips), {"clips": len(page.clips)})
 
 
-def _chosen(rows: list[CaptionRow], per_video: dict[str, dict[str, float]], most: int) -> list[CaptionRow]:
+@dataclass(frozen=True)
+class _Run:
+    """What a run left behind, opened as it is asked for."""
+
+    work: Work
+    options: PageOptions
+    inputs: Mapping[str, ArtifactRef]
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return self.options.recipe
+
+    @cached_property
+    def table(self) -> Catalogue:
+        return Catalogue(self.work.path(self.inputs["catalogue"]), self.work.data)
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        return read_scores(self.work.path(self.inputs["scores"]))
+
+    @cached_property
+    def references(self) -> References:
+        return References(self.work.path(self.inputs["text"]))
+
+    @cached_property
+    def captioned(self) -> list[CaptionRow]:
+        return read_captions(self.work.path(self.inputs["captions"]))
+
+    @cached_property
+    def captioner(self) -> CaptionerOptions:
+        return TypeAdapter(CaptionerOptions).validate_python(self.recipe["captioner"])
+
+    @cached_property
+    def access(self) -> FeatureAccess:
+        return FeatureAccess.for_captioner(self.work.workspace, self.work.path(self.inputs["features"]), self.captioner)
+
+    @cached_property
+    def rows(self) -> list[CaptionRow]:
+        return _chosen(self.captioned, self.figures["per_video"], self.options.shown.clips)
+
+    @cached_property
+    def pictures(self) -> dict[str, Pictures]:
+        ids = [row.video_id for row in self.rows if row.video_id in self.table.usable_keys]
+        return take_pictures(self.work, self.table, ids, self.options.shown.frames, self.options.shown.width)
+
+
+def _page(run: _Run) -> ReportPage:
+    recipe, figures, about = run.recipe, run.figures, run.access.about
+    told = (run.table, run.references, about, recipe, figures)
+    kind = recipe["dataset"]["kind"]
+    done = read_done(run.work.path(run.inputs["scores"]))
+    phases = {"seeding": "seeded", "boosting": "boosted", "tagger": "tagger"}
+    folders = {phase: run.work.path(run.inputs[name]) for phase, name in phases.items() if name in run.inputs}
+    clips, not_shown = _clips(run)
+    problems = gather_problems(run.work.workspace, run.inputs.values())
+    return ReportPage(
+        title=f"{recipe['name']} on {recipe['dataset']['name']}",
+        recipe_name=recipe["name"],
+        about=recipe["about"].strip(),
+        made_at=done.made_at if done else "",
+        story=report_words.story(*told),
+        facts=report_words.facts(*told),
+        alarms=report_words.alarms(about),
+        warnings=report_words.warnings(figures),
+        scores=run_scores(figures),
+        curves=run_curves(phase_points(folders)),
+        masking=masking_curve(figures),
+        clips=list(clips.values()),
+        not_shown=not_shown,
+        twins=_twins(run, clips),
+        training_twins=_training_twins(run),
+        problems=[(p.item, p.kind, p.reason, p.where) for p in problems],
+        stages=_stage_lines(run),
+        recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+        published=BENCHMARKS[kind].rows if kind in BENCHMARKS else (),
+        published_note=report_words.published_note(kind, figures),
+    )
+
+
+def run_scores(figures: Mapping[str, Any]) -> list[Score]:
+    """The scores of an evaluation on the scale of the papers' tables, with their intervals."""
+    note = f"{figures['videos']:,} {figures['split']} videos"
+    found = []
+    for name, value in figures["corpus"].items():
+        edges = figures.get("intervals", {}).get(name)  # evaluations before version 3 have none
+        interval = (100 * edges[0], 100 * edges[1]) if edges else None
+        found.append(Score(name, 100 * value, note=note, interval=interval))
+    return found
+
+
+def _chosen(rows: list[CaptionRow], per_video: Mapping[str, Mapping[str, float]], most: int) -> list[CaptionRow]:
     """At most `most` clips, evenly from best to worst, so that the gallery is no shop window."""
     ranked = sorted(rows, key=lambda row: (-per_video.get(row.video_id, {}).get("CIDEr", 0.0), row.video_id))
     if len(ranked) <= most:
@@ -112,159 +182,121 @@ def _chosen(rows: list[CaptionRow], per_video: dict[str, dict[str, float]], most
     return [ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int)] if most else []
 
 
-def _facts(
-    table: Catalogue, references: References, about: dict[str, Any], recipe: dict[str, Any], figures: dict[str, Any]
-) -> list[tuple[str, str]]:
-    sizes = ", ".join(f"{len(table.ids(split)):,} {split}" for split in SPLITS)
-    how = recipe["decoding"]
-    facts = [
-        ("Data set", f"{recipe['dataset']['name']} ({recipe['dataset']['kind']})"),
-        ("Videos", sizes),
-        ("Captions", f"{table.captions.num_rows:,}"),
-        ("Vocabulary", f"{len(references.vocabulary):,} words"),
-        ("Captioner", recipe["captioner"]["kind"]),
-        ("Search", "greedy" if how["width"] == 1 else f"beam of {how['width']}"),
-    ]
-    facts += [(f"Features '{name}'", f"{info['words']}; {info['size']} numbers a row") for name, info in about.items()]
-    facts += [(f"{name} not computed", why) for name, why in figures["not_computed"].items()]
-    for name, value in figures["diversity"].items():
-        facts.append((_DIVERSITY.get(name, name), f"{100 * value:.1f} %" if name == "Copied" else f"{value:,.4g}"))
-    facts += [(f"Self-retrieval {name}", f"{100 * v:.1f} %") for name, v in (figures["self_retrieval"] or {}).items()]
-    if figures["not_captioned"]:
-        facts.append(("Not captioned", f"{len(figures['not_captioned'])} videos of the split have no features"))
-    return facts
-
-
-def _warnings(about: dict[str, Any], figures: dict[str, Any]) -> list[str]:
-    warnings = [
-        f"The features '{name}' come from random weights: they try the plumbing, and the scores say nothing about a model."
-        for name, info in about.items()
-        if info["random_weights"]
-    ]
-    if figures["videos"] < 30:
-        warnings.append(
-            f"Only {figures['videos']} videos were scored; such scores vary a lot from one set to the next."
+def _clips(run: _Run) -> tuple[dict[str, Clip], list[str]]:
+    """video id -> its clip, and what could not be shown."""
+    split = run.figures["split"]
+    references, words = run.references.texts(split), _words_found(run)
+    gazes, not_shown = _gazes(run)
+    clips = {}
+    for row in run.rows:
+        pictures, gaze = run.pictures.get(row.video_id, NONE), gazes.get(row.video_id, Gaze())
+        clips[row.video_id] = Clip(
+            video_id=row.video_id,
+            split=split,
+            caption=row.caption,
+            log_prob=row.log_prob,
+            references=references.get(row.video_id, []),
+            scores=clip_scores(run.figures["per_video"].get(row.video_id, {})),
+            frames=pictures.frames,
+            frame_times=pictures.times,
+            attention=(row.caption.split(), gaze.weights) if gaze.weights else None,
+            timeline=gaze.timeline,
+            regions=gaze.regions,
+            key_time=gaze.key_time,
+            words=words.get(row.video_id, ()),
         )
-    return warnings
+    return clips, not_shown
 
 
-def _curves(work: Work, seeded: ArtifactRef, boosted: ArtifactRef | None, tagger: ArtifactRef | None) -> list[Curve]:
-    points = read_jsonl(work.path(seeded) / "curves.jsonl")
-    curves = [
-        Curve(
-            "Seeding: loss", "epoch", "cross-entropy a word", {"training": [(p["epoch"], p["total"]) for p in points]}
-        ),
-        Curve(
-            "Seeding: validation",
-            "epoch",
-            "CIDEr",
-            {"CIDEr": [(p["epoch"], p["val_cider"]) for p in points if "val_cider" in p]},
-        ),
-    ]
-    if boosted:
-        points = read_jsonl(work.path(boosted) / "curves.jsonl")
-        for title, unit, name in (("reward", "reward a sample", "reward"), ("validation", "CIDEr", "val_cider")):
-            line = [(p["epoch"], p[name]) for p in points if name in p]
-            curves.append(Curve(f"Boosting: {title}", "epoch", unit, {unit: line}))
-    if tagger:
-        words = read_jsonl(work.path(tagger) / "curves.jsonl")
-        curves.append(
-            Curve("Word tagger: loss", "epoch", "loss a word", {"training": [(p["epoch"], p["loss"]) for p in words]})
-        )
-    return curves
-
-
-def _clips(
-    work: Work,
-    table: Catalogue,
-    references: dict[str, list[str]],
-    rows: Sequence[CaptionRow],
-    figures: dict[str, Any],
-    words: dict[str, list[tuple[str, float]]],
-    shown: ReportOptions,
-) -> list[Clip]:
-    frames = _thumbnails(work, table, [row.video_id for row in rows if row.video_id in table.usable_keys], shown)
-    clips = []
-    for row in rows:
-        images, times = frames.get(row.video_id, ([], []))
-        attention = (row.caption.split(), row.attention) if row.attention else None
-        clips.append(
-            Clip(
-                video_id=row.video_id,
-                split=figures["split"],
-                caption=row.caption,
-                log_prob=row.log_prob,
-                references=references.get(row.video_id, []),
-                scores=_percent(figures["per_video"].get(row.video_id, {})),
-                frames=images,
-                frame_times=times,
-                attention=attention,
-                words=words.get(row.video_id, ()),
-            )
-        )
-    return clips
-
-
-def _percent(scores: dict[str, float]) -> dict[str, float]:
+def clip_scores(scores: Mapping[str, float]) -> dict[str, float]:
     """The few scores a clip is shown with, on the scale that papers use."""
     return {name: 100 * scores[name] for name in ("CIDEr", "BLEU-4", "ROUGE-L") if name in scores}
 
 
-def _words_found(
-    work: Work, access: FeatureAccess, recipe: dict[str, Any], ids: Sequence[str], tagger: ArtifactRef | None
-) -> dict[str, list[tuple[str, float]]]:
+def _gazes(run: _Run) -> tuple[dict[str, Gaze], list[str]]:
+    if not run.rows:
+        return {}, []
+    vocabulary, device, net = run.references.vocabulary, run.work.runtime.torch_device(), None
+    if looks_again(run.captioner):
+        trained = run.inputs.get("boosted", run.inputs["seeded"])
+        path = run.work.path(trained) / "captioner.safetensors"
+        net = load_captioner(path, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
+    places, not_shown = _places(run)
+    return find_gazes(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
+
+
+def _places(run: _Run) -> tuple[Places | None, list[str]]:
+    """Where the regions are that the captioner looks at; if that is not known, why."""
+    name = region_feature(run.captioner, run.access)
+    if name is None:
+        return None, []
+    feature = run.recipe["features"][name]
+    if feature.get("output") == "grid":
+        cells = cells_of(int(run.access.about[name]["shape"][0]))
+        return (Places(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
+    beside = boxes_beside(run.recipe["features"], name)
+    if beside is None:
+        return None, [
+            f"The boxes of the regions '{name}' were not kept, so what words look at within a frame cannot be drawn; "
+            f"add a feature like '{name}' with 'output: boxes' to the recipe."
+        ]
+    return Places(boxes=FeatureAccess.open(run.work.workspace, run.work.path(run.inputs["features"]), (beside,))), []
+
+
+def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     """video id -> the words that the tagger finds likeliest in it, where a tagger was trained."""
-    trained = {n: recipe["features"][n] for n in access.names if recipe["features"][n].get("weights") == "trained"}
-    fits = ("rows", "words")
-    names = [n for n, f in trained.items() if f.get("output") in fits and f.get("over_time") == "keep"]
-    if tagger is None or not names:
+    named = run.recipe["features"]
+    trained = {name: named[name] for name in run.access.names if named[name].get("weights") == "trained"}
+    names = [n for n, f in trained.items() if f.get("output") in ("rows", "words") and f.get("over_time") == "keep"]
+    if "tagger" not in run.inputs or not names:
         return {}
     whole = trained[names[0]]["output"] == "words"
-    checkpoint = Checkpoint.load(work.path(tagger) / "tagger.safetensors")
+    checkpoint = Checkpoint.load(run.work.path(run.inputs["tagger"]) / "tagger.safetensors")
     net, found = load_tagger(checkpoint).eval(), {}
     words = checkpoint.values["words"]
-    for id in ids:  # one by one: clips of other lengths would be padded with positions that were never seen
-        rows, _ = access.read([id])
+    for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
+        read, _ = run.access.read([row.video_id])
         with torch.inference_mode():
-            chances = rows[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(rows[names[0]]))[0]
+            chances = read[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(read[names[0]]))[0]
             likely = chances.topk(min(8, len(words)))
-        found[id] = [(words[n], p) for n, p in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)]
+        pairs = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+        found[row.video_id] = [(words[n], chance) for n, chance in pairs]
     return found
 
 
-def _thumbnails(
-    work: Work, table: Catalogue, ids: list[str], shown: ReportOptions
-) -> dict[str, tuple[list[bytes], list[float]]]:
-    """video id -> small JPEG frames and their times; a video that cannot be decoded any more is left without."""
-    found = {}
-    sampling = {"shown": Uniform(frames=shown.frames)}
-    with meter("pictures for the report", len(ids), "videos") as progress:
-        for id, answer in read_frames(work, table, dict.fromkeys(ids, sampling)):
-            progress.advance()
-            if not isinstance(answer, BadMedia):
-                sampled = answer["shown"]
-                found[id] = ([_jpeg(image, shown.width) for image in sampled.images[:, 0]], sampled.pts.tolist())
-    return found
+def _twins(run: _Run, clips: Mapping[str, Clip]) -> list[TwinClips]:
+    """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
+    feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
+    access = FeatureAccess.open(run.work.workspace, run.work.path(run.inputs["features"]), (feature,))
+    references = run.references.sentences(run.figures["split"])
+    captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
+    device = run.work.runtime.torch_device()
+    pairs = caption_twins(access, feature, captions, references, run.options.shown.twins, device)
+    return [TwinClips(clips[p.first], clips[p.second], p.distance, p.verdict) for p in pairs]
 
 
-def _jpeg(image: np.ndarray, width: int) -> bytes:
-    height = max(1, round(image.shape[0] * width / image.shape[1]))
-    file = BytesIO()
-    Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS).save(file, "JPEG", quality=82)
-    return file.getvalue()
-
-
-def _twins(work: Work, references: References, neighbours: ArtifactRef | None, most: int) -> list[tuple[str, Twins]]:
-    """(split, pair) of the closest videos, where the recipe looks for nearest neighbours."""
-    if neighbours is None:
+def _training_twins(run: _Run) -> list[tuple[str, Twins]]:
+    """(split, pair) of the videos closest to training videos, where the recipe looks for nearest neighbours."""
+    if "neighbours" not in run.inputs:
         return []
-    table = Neighbours.open(work.path(neighbours))
-    captions = {id: told for split in SPLITS for id, told in references.texts(split).items()}
+    table = Neighbours.open(run.work.path(run.inputs["neighbours"]))
+    captions = {id: told for split in SPLITS for id, told in run.references.texts(split).items()}
+    most = run.options.shown.twins
     return [(split, pair) for split in SPLITS for pair in near_twins(table, captions, most, split)]
 
 
-def _stage_line(work: Work, ref: ArtifactRef) -> StageLine | None:
-    done = read_done(work.path(ref))
-    if done is None:
-        return None
-    return StageLine(done.stage, "done", done.seconds, done.ref.count, ref.key)
+def _stage_lines(run: _Run) -> Sequence[StageLine]:
+    """The stages that this page was made from; those are reused that were done before the newest run with these scores began."""
+    scores = run.inputs["scores"]
+    used = [past for past in load_runs(run.work.workspace) if past.stages.get("evaluate", ("", ""))[1] == scores.key]
+    began = used[0].started_at if used else ""
+    lines = []
+    for name, ref in run.inputs.items():
+        done = read_done(run.work.path(ref))
+        if done is not None:
+            label = f"{done.stage}[{name.removeprefix('frames_')}]" if name.startswith("frames_") else done.stage
+            state = "ran" if done.made_at >= began else "reused"
+            rows = done.summary.get("extracted")
+            note = ", ".join(f"{count:,} rows of '{of}' made" for of, count in rows.items()) if rows else ""
+            lines.append(StageLine(label, state, done.seconds, done.ref.count, ref.key, done.made_at, note))
+    return sorted(lines, key=lambda line: _ORDER.index(line.name.partition("[")[0]))

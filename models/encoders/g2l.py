@@ -123,19 +123,23 @@ class RegionAttention(nn.Module):
 
     def forward(self, hidden: Tensor, attention: Tensor, memory: Memory) -> Tensor:
         """hidden (N, H), attention over positions (N, T), memory of N -> context (N, P)."""
+        weights, _, values = self.look(hidden, attention, memory)
+        return torch.einsum("nko,nkop->np", weights, values)  # eq. 9: over the frames chosen and their regions
+
+    def look(self, hidden: Tensor, attention: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
+        """The same -> weights (N, k, O) of the regions of the frames (N, k) chosen, and their values (N, k, O, P)."""
         there = memory.extras["region_mask"]
         choices = self.sampler(grouped(attention, self.stride, there.shape[1]), there.any(-1))
         parts = (memory.extras["regions"], memory.extras["region_keys"])
+        taken, frame = choices.max(-1)
         if self.sampler.draws:
             values, keys = (_weighed(choices, part) for part in parts)
             real = _weighed(choices.detach(), there.to(choices.dtype).unsqueeze(-1)).squeeze(-1) >= 0.5
         else:  # exactly one-hot: read the frames chosen and leave the others alone
-            taken, frame = choices.max(-1)
             rows = torch.arange(len(frame), device=frame.device).unsqueeze(1)
             values, keys = (part[rows, frame] for part in parts)
             real = there[rows, frame] & (taken > 0).unsqueeze(-1)
-        weights = masked_softmax(self.score(hidden, keys), real)
-        return torch.einsum("nko,nkop->np", weights, values)  # eq. 9: over the frames chosen and their regions
+        return masked_softmax(self.score(hidden, keys), real), frame, values
 
 
 class G2lReader(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage.results import read_captions
 from tasks.report import PageOptions, ReportOptions, report
+from tasks.report_pictures import read_pictures
 from tests.tasks.toy_run import ToyRun
 
 
@@ -30,7 +31,9 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
         tagger=toy.tagger().ref,
     )
     page = (job.work().folder / "report.html").read_text()
-    assert page.count("data:image/jpeg;base64,") == 3 * 4
+    assert page.count("data:image/webp;base64,") == 3 * 4 + 2 * 4  # and a pair of near twins
+    kept = read_pictures(job.work().folder)
+    assert [len(pictures.frames) for pictures in kept.values()] == [len(p.times) for p in kept.values()] == [4, 4, 4]
     assert "a toy &amp; a test" in page
     shown = [row for row in read_captions(captions.work().folder) if row.video_id in page]
     assert len(shown) == 3 and all(stage in page for stage in ("train_tagger", "extract_features", "CIDEr"))

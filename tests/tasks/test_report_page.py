@@ -15,22 +15,15 @@ import pytest
 from PIL import Image
 
 from storage.errors import BadInput
+from storage.neighbours import Twins
 from tasks.charts import line_chart, plain_number
-from tasks.report_page import (
-    CLIPS_A_PAGE,
-    PROBLEMS_SHOWN,
-    Clip,
-    Curve,
-    Published,
-    ReportPage,
-    Score,
-    StageLine,
-    readable_duration,
-    render_report,
-)
+from tasks.page_rendering import CLIPS_A_PAGE, PROBLEMS_SHOWN, readable_duration, render_report
+from tasks.published import Published
+from tasks.report_page import Clip, Curve, Region, ReportPage, Score, StageLine, TwinClips
 
+SCRIPTS = '<script type="text/template"'
 VOID = {"meta", "img", "input", "br", "hr", "link"}
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+EVIL = "</script><script>alert(1)</script><!--<script><img src=x onerror=alert(2)>\"'&\u2028\u202e"
 
 
 class Outline(HTMLParser):
@@ -105,11 +98,11 @@ def a_page(**changes: Any) -> ReportPage:
         clips=[a_clip(n, cider=n / 2) for n in range(3)],
         problems=[("broken", "truncated", "ends in the middle of a frame", "videos/broken.mp4")],
         stages=[
-            StageLine("seed", "ran", 75.0, 1200, "abcdef0123456789"),
-            StageLine("caption", "cached", None, None, ""),
+            StageLine("seed", "ran", 75.0, 1200, "abcdef0123456789", "2026-01-02T03:00:00Z"),
+            StageLine("caption", "reused", 12.0, None, ""),
         ],
         recipe_yaml="dataset:\n  kind: demo\n",
-        published=[Published("SA-LSTM", {"CIDEr": 0.517, "METEOR": 0.29}, "table 2")],
+        published=[Published("SA-LSTM", {"CIDEr": 51.7, "METEOR": 29.0}, "table 2")],
     )
     return replace(page, **changes)
 
@@ -120,7 +113,7 @@ EMPTY = ReportPage(title="", recipe_name="", about="", made_at="")
 def test_the_page_is_well_formed_and_says_what_it_was_given():
     outline = Outline(render_report(a_page()))
     told = ["A first try.", "features come from random weights", "demo world", "kind: demo", "2026-01-02 03:04 UTC"]
-    told += ["1.25", "40 test clips", "lower is better", "0.517", "1 min 15 s", "1,200"]
+    told += ["1.25", "40 test clips", "lower is better", "51.7", "1 min 15 s", "1,200"]
     told += ["a red circle", "the circle is red", "97 %", "ends in the middle of a frame"]
     assert [words for words in told if words not in outline.text] == []
 
@@ -145,29 +138,47 @@ def test_text_from_data_never_becomes_markup():
         attention=([EVIL], [[1.0, 0.0]]),
         words=[(EVIL, 0.5)],
     )
+    twins = TwinClips(clip, clip, 0.5, "mixed up")
+    near = Twins(EVIL, EVIL, 0.0, (EVIL,), (EVIL,))
     spoken = a_clip(caption=f"<b>{EVIL}".replace(" ", ""), attention=([f"<b>{EVIL}".replace(" ", "")], [[1.0]]))
     page = ReportPage(
         title=EVIL,
         recipe_name=EVIL,
         about=EVIL,
         made_at=EVIL,
+        story=[EVIL],
         facts=[(EVIL, EVIL)],
+        alarms=[EVIL],
         warnings=[EVIL],
-        scores=[Score(EVIL, 1.0, True, EVIL)],
+        not_shown=[EVIL],
+        twins=[twins],
+        training_twins=[(EVIL, near)],
+        scores=[Score(EVIL, 1.0, True, EVIL, (0.5, 1.5)), Score("CIDEr", 1.0)],
+        masking=Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]}),
         curves=[Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]})],
         clips=[clip] * (CLIPS_A_PAGE + 2) + [spoken],
         problems=[(EVIL, EVIL, EVIL, EVIL)] * (PROBLEMS_SHOWN + 1),
-        stages=[StageLine(EVIL, EVIL, 1.0, 1, EVIL)],
+        stages=[StageLine(EVIL, EVIL, 1.0, 1, EVIL, EVIL, EVIL)],
         recipe_yaml=EVIL,
-        published=[Published(EVIL, {EVIL: 1.0}, EVIL)],
+        published=[Published(EVIL, {EVIL: 1.0, "CIDEr": 2.0}, EVIL)],
+        published_note=EVIL,
     )
     html = render_report(page)
+    check_escaped(html, blocks=3)
+    assert Outline(html).text.count("alert(1)") > 100  # it is all there to be read
+
+
+def check_escaped(html: str, blocks: int) -> None:
+    """One script that runs and `blocks` of data, whose text is as free of foreign markup as the document."""
     outline = Outline(html)
-    assert len(outline.all("script")) == 1
-    assert all(str(found["src"]).startswith("data:image/") for found in outline.all("img"))
-    assert not [name for _, attributes in outline.tags for name in attributes if name.startswith("on")]
-    assert html.count("<script") == html.count("</script") == 1
-    assert outline.text.count("alert(1)") > 100  # it is all there to be read
+    data = re.findall(SCRIPTS + r"[^>]*>(.*?)</script>", html, re.DOTALL)
+    assert [script.get("type") for script in outline.all("script")] == [None] + ["text/template"] * blocks
+    assert html.count("<script") == html.count("</script") == 1 + blocks == 1 + len(data)
+    for part in (outline, *map(Outline, data)):
+        assert all(str(found["src"]).startswith("data:image/") for found in part.all("img"))
+        assert not [name for _, attributes in part.tags for name in attributes if name.startswith("on")]
+        assert "alert(1)" in part.text
+    assert "<!--" not in "".join(data)  # it would let a data block go on past its end
 
 
 def test_only_the_reports_own_script_may_run_and_nothing_may_be_loaded():
@@ -200,7 +211,7 @@ def test_same_page_same_text_and_input_order_does_not_matter():
 def test_clips_nearest_to_the_median_come_first_and_unscored_ones_last():
     values = {0: 0.0, 1: 9.0, 2: 1.0, 10: 1.0, 3: math.nan}
     page = a_page(clips=[a_clip(n, cider=value) for n, value in values.items()])
-    clips = Outline(render_report(page)).all("article")
+    clips = [card for card in Outline(render_report(page)).all("article") if card["class"] == "clip"]
     assert [clip["data-id"] for clip in clips] == ["vid2", "vid10", "vid0", "vid1", "vid3"]
     assert "data-rank" not in clips[-1]
 
@@ -208,17 +219,19 @@ def test_clips_nearest_to_the_median_come_first_and_unscored_ones_last():
 def test_a_score_where_lower_is_better_turns_best_and_worst_around():
     clips = [a_clip(scores={"WER": 0.1})]
     lower = a_page(clips=clips, scores=[Score("WER", 0.1, higher_is_better=False)])
-    assert any("data-ascending" in element for element in Outline(render_report(lower)).all("div"))
-    assert not any("data-ascending" in element for element in Outline(render_report(a_page())).all("div"))
+    orders = [element.get("value") for element in Outline(render_report(lower)).all("input")]
+    assert orders == [None, "place asc", "rank asc", "rank desc", "id asc"]  # most ordinary, best, worst, by id
+    higher = [element.get("value") for element in Outline(render_report(a_page())).all("input")]
+    assert higher == [None, "place asc", "rank desc", "rank asc", "id asc"]
 
 
 def test_only_the_first_page_of_clips_is_laid_out():
     total = CLIPS_A_PAGE + 7
     html = render_report(a_page(clips=[a_clip(n) for n in range(total)]))
     gallery, waiting = html.split('<div id="waiting"')
-    assert gallery.count("<article") == CLIPS_A_PAGE
-    assert waiting.count("<template><article") == 7
-    assert len(Outline(html).all("article")) == total
+    assert gallery.count('<article class="clip"') == CLIPS_A_PAGE
+    assert waiting.count('<article class="clip"') == waiting.count(SCRIPTS) == 7
+    assert len([clip for clip in Outline(html).all("article") if clip["class"] == "clip"]) == CLIPS_A_PAGE
     assert "The other 7 clips" in html
 
 
@@ -236,8 +249,9 @@ def test_attention_bars_show_the_mean_relative_to_the_tallest_weight():
     html = render_report(a_page(clips=[clip]))
     bars = html.split('class="bars"')[1].split("</div>")[0]
     assert re.findall(r"--h:([\d.]+)", bars) == ["0.750", "0.125", "0.375"]
-    assert 'class="strip"' in html  # three positions over two frames share no columns
-    assert 'class="strip aligned"' in render_report(a_page(clips=[a_clip()]))
+    assert "data-timeline" in html.split("</script>", 1)[1]
+    rows = a_page(clips=[replace(clip, timeline=False)])  # rows of several features, one after the other: no timeline
+    assert "data-timeline" not in render_report(rows).split("</script>", 1)[1]
 
 
 def test_frames_carry_their_format_size_and_time():
@@ -255,6 +269,52 @@ def test_a_frame_that_is_no_image_is_named():
 def test_a_name_that_is_not_unicode_can_be_written_to_a_file():
     written = render_report(a_page(problems=[("caf\udce9.mp4", "not_media", "no", "")])).encode("utf-8")
     assert b"caf" in written and b".mp4" in written
+
+
+def test_a_word_carries_its_regions_on_the_frame_nearest_in_time():
+    seen = [[Region(1.4, (0.25, 0.5, 0.75, 1.0), 0.6)], [], [Region(0.2, (0.5, 0.5, 0.5, 1.0), 0.9)]]
+    spans = Outline(render_report(a_page(clips=[a_clip(regions=seen)]))).all("span")
+    assert [span.get("data-r") for span in spans if "data-w" in span] == ["1 25 50 50 50 60", None, None]
+
+
+def test_the_key_frame_is_marked_in_words_too():
+    html = render_report(a_page(clips=[a_clip(key_time=1.2)]))
+    assert [image["alt"] for image in Outline(html).all("img")] == [
+        "frame 1 at 0.0 s",
+        "frame 2 at 1.5 s, the key frame",
+    ]
+    assert "◆ 1.5 s" in Outline(html).text and "◆ is the key frame" in Outline(html).text
+
+
+def test_random_weights_are_said_before_anything_else():
+    html = render_report(a_page(alarms=["all weights are random"]))
+    text = Outline(html).text
+    assert text.index("Random weights all weights are random") < text.index("A first try.") < text.index("Scores CIDEr")
+
+
+def test_scores_stand_with_their_intervals_beside_the_papers():
+    score = Score("CIDEr", 48.25, interval=(45.5, 51.0))
+    page = a_page(scores=[score], published=[Published("GL-RG", {"CIDEr": 60.6, "METEOR": 31.2}, "GL-RG")])
+    html = render_report(page)
+    assert "48.2 95 % interval 45.5 to 51.0" in Outline(html).text
+    assert '<td class="figure">60.6</td><td class="figure">31.2</td><td>GL-RG</td>' in html
+    place = re.search(r'class="scale"[^>]*--a:([\d.]+);--b:([\d.]+);--v:([\d.]+)', render_report(page))
+    assert place is not None
+    assert [float(x) for x in place.groups()] == pytest.approx([0.455, 0.51, 0.4825], abs=1e-4)  # of a line to 100
+
+
+def test_best_ordinary_and_worst_are_shown_where_there_are_enough_clips():
+    few = render_report(a_page(clips=[a_clip(n, cider=n) for n in range(8)]))
+    assert "Most ordinary" not in Outline(few).text
+    text = Outline(render_report(a_page(clips=[a_clip(n, cider=n) for n in range(9)]))).text
+    best, ordinary, worst = (text.index(title) for title in ("Best a red", "Most ordinary a red", "Worst a red"))
+    assert best < text.index("vid8 · CIDEr 8.0") < ordinary < text.index("vid4 · CIDEr 4.0") < worst
+    assert worst < text.index("vid0 · CIDEr 0.0")
+
+
+def test_stages_tell_what_was_done_and_what_was_found_done():
+    text = Outline(render_report(a_page())).text
+    assert "1 of 2 stages were done in this run, in 1 min 15 s; 1 was found done, which saved 12 s." in text
 
 
 @pytest.mark.parametrize(

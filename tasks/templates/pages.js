@@ -1,5 +1,5 @@
-// Behaviour of a report: theme, attention of a word, and the gallery's search, order and pages.
-// The document is readable without it; clips beyond the first page wait in <template> elements.
+// Behaviour of the pages: theme, attention of a word, and the gallery's search, order and pages.
+// The document is readable without it; clips beyond the first page wait as text in data blocks.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -22,6 +22,18 @@
 
   const resting = new WeakMap(); // clip -> what its bars and its line of text say while no word is pointed at
 
+  // Regions: "frame left top width height share,..." in percent; boxes are drawn over the frames.
+  const drawBoxes = (clip, told) => {
+    clip.querySelectorAll(".box").forEach((box) => box.remove());
+    const shots = clip.querySelectorAll(".strip .shot");
+    for (const [frame, ...place] of (told ? told.split(",") : []).map((one) => one.split(" ").map(Number))) {
+      const box = document.createElement("i");
+      box.className = "box";
+      ["--l", "--t", "--w", "--h", "--p"].forEach((name, n) => box.style.setProperty(name, place[n]));
+      shots[frame]?.append(box);
+    }
+  };
+
   // Attention: pointing at a word of a caption (mouse, touch or arrow keys) shows where it looks.
   const look = (word) => {
     const clip = word.closest(".clip");
@@ -37,18 +49,24 @@
     word.classList.add("on");
     clip.classList.add("looking");
     bars.forEach((bar, n) => bar.style.setProperty("--h", (weights[n] || 0) / tallest));
-    const most = Math.max(...weights, 1);
-    const frames = clip.querySelectorAll(".strip.aligned li");
-    frames.forEach((frame, n) => { frame.firstElementChild.style.opacity = 0.3 + 0.7 * (weights[n] || 0) / most; });
-    const top = weights.indexOf(Math.max(...weights));
-    const time = frames[top]?.querySelector("span")?.textContent;
+    drawBoxes(clip, word.dataset.r);
+    // positions are spread over the frames: each frame is as bright as the attention that falls on it
+    const frames = "timeline" in clip.dataset ? [...clip.querySelectorAll(".strip li")] : [];
+    const shares = frames.map(() => 0);
+    if (frames.length) weights.forEach((weight, n) => { shares[Math.floor((n * frames.length) / weights.length)] += weight; });
+    const most = Math.max(...shares, 1);
+    frames.forEach((frame, n) => { frame.querySelector("img").style.opacity = 0.35 + (0.65 * shares[n]) / most; });
+    const seen = frames.length ? shares : weights;
+    const top = seen.indexOf(Math.max(...seen));
+    const time = frames[top]?.querySelector("span")?.textContent.replace("◆ ", "");
     const place = frames.length ? `frame ${top + 1}${time ? ` (${time})` : ""}` : `position ${top + 1} of ${weights.length}`;
-    gaze.textContent = `“${word.textContent}” looks most at ${place}: ${Math.round(weights[top] / 10)} % of its attention.`;
+    gaze.textContent = `“${word.textContent}” looks most at ${place}: ${Math.round(seen[top] / 10)} % of its attention.${word.dataset.r ? " Boxes: where in the frames." : ""}`;
   };
   const lookAway = (clip) => {
     if (!clip?.classList.contains("looking")) return;
     const { text, heights } = resting.get(clip);
     clip.classList.remove("looking");
+    drawBoxes(clip, "");
     clip.querySelectorAll(".word.on").forEach((word) => word.classList.remove("on"));
     clip.querySelectorAll(".bars i").forEach((bar, n) => bar.style.setProperty("--h", heights[n]));
     clip.querySelectorAll(".strip img").forEach((image) => image.style.removeProperty("opacity"));
@@ -90,27 +108,45 @@
     name();
   };
 
-  // Gallery: the clips in the order of the file are the most ordinary first; the other orders are made here.
+  // Gallery: an order is "<what> asc" or "<what> desc"; what is the place in the file, the id, or a number of the card.
   const startGallery = () => {
     const gallery = document.getElementById("gallery");
     if (!gallery) return;
-    const [query, order, split] = ["query", "order", "split"].map((id) => document.getElementById(id));
+    const [query, split] = ["query", "split"].map((id) => document.getElementById(id));
+    const form = query.form;
     const pager = document.getElementById("pager");
-    const cards = [...gallery.children];
-    for (const template of document.querySelectorAll("#waiting > template")) cards.push(template.content.firstElementChild);
     const collator = new Intl.Collator(undefined, { numeric: true });
-    const sign = "ascending" in gallery.dataset ? -1 : 1;
-    const clips = cards.map((card, place) => {
-      const { id, caption, split: part, rank } = card.dataset;
-      const score = rank === undefined ? NaN : sign * Number(rank);
-      return { card, place, id, part, score, text: `${id} ${caption}`.toLowerCase() };
-    });
-    const unscoredLast = (a, b) => Number.isNaN(a.score) - Number.isNaN(b.score);
-    const orders = {
-      ordinary: (a, b) => a.place - b.place,
-      best: (a, b) => unscoredLast(a, b) || b.score - a.score || a.place - b.place,
-      worst: (a, b) => unscoredLast(a, b) || a.score - b.score || a.place - b.place,
-      id: (a, b) => collator.compare(a.id, b.id) || a.place - b.place,
+    const places = [...gallery.children, ...document.querySelectorAll("#waiting > script")];
+    const clips = places.map((element, place) => ({
+      place,
+      facts: element.dataset,
+      source: element.localName === "script" ? element : null,
+      card: element.localName === "script" ? null : element,
+    }));
+    const cardOf = (clip) => {
+      if (!clip.card) {
+        const template = document.createElement("template");
+        template.innerHTML = clip.source.textContent; // markup of our own template, in which all data is escaped
+        clip.card = template.content.firstElementChild;
+      }
+      return clip.card;
+    };
+    const entities = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&#34;": '"', "&#39;": "'" };
+    const wordsOf = ({ card, source }) => card?.textContent
+      ?? source.textContent.replace(/<[^>]*>/g, " ").replace(/&(?:amp|lt|gt|#34|#39);/g, (name) => entities[name]);
+    const textOf = (clip) => (clip.text ??= `${clip.facts.id} ${wordsOf(clip)}`.toLowerCase());
+    const byNumber = (name, sign) => {
+      const value = new Map(clips.map((clip) => [clip, name in clip.facts ? sign * Number(clip.facts[name]) : NaN]));
+      return (a, b) => {
+        const [x, y] = [value.get(a), value.get(b)];
+        return Number.isNaN(x) - Number.isNaN(y) || x - y || a.place - b.place; // those without a number come last
+      };
+    };
+    const ordered = () => {
+      const [what, way] = form.elements.order.value.split(" ");
+      if (what === "place") return (a, b) => a.place - b.place;
+      if (what === "id") return (a, b) => collator.compare(a.facts.id, b.facts.id) || a.place - b.place;
+      return byNumber(what, way === "desc" ? -1 : 1);
     };
     const size = Number(gallery.dataset.pageSize);
     let found = clips;
@@ -119,7 +155,7 @@
       const pages = Math.max(1, Math.ceil(found.length / size));
       page = Math.min(Math.max(page, 0), pages - 1);
       const visible = found.slice(page * size, (page + 1) * size);
-      gallery.replaceChildren(...visible.map((clip) => clip.card));
+      gallery.replaceChildren(...visible.map(cardOf));
       const some = found.length ? `${(page * size + 1).toLocaleString("en")} to ${(page * size + visible.length).toLocaleString("en")} of ` : "";
       const kept = found.length === clips.length ? "" : ` found among ${clips.length.toLocaleString("en")}`;
       document.getElementById("shown").textContent = found.length
@@ -134,22 +170,22 @@
     };
     const choose = () => {
       const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
-      found = clips.filter((clip) => (!split?.value || clip.part === split.value) && words.every((word) => clip.text.includes(word)));
-      found.sort(orders[order.value]);
+      const wanted = (clip) => !split?.value || clip.facts.split === split.value;
+      found = clips.filter((clip) => wanted(clip) && words.every((word) => textOf(clip).includes(word)));
+      found.sort(ordered());
       page = 0;
       show();
     };
     let waiting;
     query.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(choose, 120); });
-    order.addEventListener("change", choose);
-    split?.addEventListener("change", choose);
-    query.form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("change", (event) => { if (event.target !== query) choose(); });
+    form.addEventListener("submit", (event) => event.preventDefault());
     pager.addEventListener("click", (event) => {
       const go = event.target.closest("button")?.dataset.go;
       if (!go) return;
       page = { first: 0, previous: page - 1, next: page + 1, last: Infinity }[go];
       show();
-      document.getElementById("clips").scrollIntoView();
+      gallery.scrollIntoView();
     });
     choose(); // a browser may have kept what was typed before a reload
   };

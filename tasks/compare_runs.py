@@ -1,0 +1,238 @@
+"""Compare runs: what several runs made of the same or of other data, side by side on one HTML page.
+
+Pictures are those that the runs' reports took; nothing is decoded, captioned or trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from models.scores.bootstrap import compare
+from models.scores.corpus import SCORES, Scored, score_captions
+from storage.atomic import write_text
+from storage.options import Options
+from storage.records import ArtifactRef
+from storage.references import References
+from storage.results import CaptionRow, read_captions, read_scores
+from tasks import report_words
+from tasks.comparison_page import ComparedClip, ComparisonPage, PairedScore, Pairing, RunColumn, Told
+from tasks.feature_access import read_about
+from tasks.page_rendering import render_comparison
+from tasks.report import run_scores
+from tasks.report_curves import overlaid, phase_points
+from tasks.report_pictures import NONE, read_pictures
+from tasks.stage import Made, Work, stage
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NOT_COMPARED = ("name", "about", "report", "runtime")
+
+
+class ComparedRun(Options):
+    """One run as its record has it."""
+
+    id: str
+    made_at: str
+    recipe: dict[str, Any]
+
+
+class ComparisonOptions(Options):
+    """The runs; the others are compared with the first."""
+
+    runs: tuple[ComparedRun, ...] = Field(min_length=2, max_length=len(LETTERS))
+
+
+@stage(version=1)
+def compare_runs(work: Work, options: ComparisonOptions, **inputs: ArtifactRef) -> Made:
+    """Inputs are called <number of the run>_<input of its report>."""
+    runs = [
+        _Run(LETTERS[n], about, {name: work.path(ref) for name, ref in _of_run(inputs, n)})
+        for n, about in enumerate(options.runs)
+    ]
+    page = _page(runs)
+    write_text(work.folder / "report.html", render_comparison(page))
+    return Made(len(page.clips), {"runs": len(runs), "clips": len(page.clips)})
+
+
+def _of_run(inputs: Mapping[str, ArtifactRef], number: int) -> Iterator[tuple[str, ArtifactRef]]:
+    for name, ref in inputs.items():
+        owner, _, what = name.partition("_")
+        if owner == f"run{number}":
+            yield what, ref
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run and the folders of what it made, opened as they are asked for."""
+
+    label: str
+    about: ComparedRun
+    folders: Mapping[str, Path]
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        return read_scores(self.folders["scores"])
+
+    @cached_property
+    def rows(self) -> dict[str, CaptionRow]:
+        return {row.video_id: row for row in read_captions(self.folders["captions"])}
+
+    @cached_property
+    def texts(self) -> dict[str, list[str]]:
+        return References(self.folders["text"]).texts(self.figures["split"])
+
+    @cached_property
+    def scored(self) -> tuple[dict[str, str], dict[str, list[str]]]:
+        """The captions that were scored, and their references in tokens."""
+        truth = References(self.folders["text"]).sentences(self.figures["split"])
+        said = {id: row.caption for id, row in self.rows.items() if id in truth}
+        return said, {id: truth[id] for id in said}
+
+    @property
+    def dataset(self) -> str:
+        return self.about.recipe["dataset"]["name"]
+
+    @property
+    def title(self) -> str:
+        return f"{self.about.recipe['name']} on {self.dataset}"
+
+
+def _page(runs: Sequence[_Run]) -> ComparisonPage:
+    phases = {"seeding": "seeded", "boosting": "boosted"}
+    points = {
+        f"{run.label} {run.about.recipe['name']}": phase_points(
+            {phase: run.folders[name] for phase, name in phases.items() if name in run.folders}
+        )
+        for run in runs
+    }
+    clips = _clips(runs)
+    notes = []
+    if len({run.dataset for run in runs}) > 1:
+        notes.append("The runs are on different data sets: their scores cannot be compared with each other.")
+    if clips and not any(clip.frames for clip in clips):
+        notes.append("There are no pictures: none of the runs has a report that could lend them.")
+    return ComparisonPage(
+        title=" · ".join(f"{run.label} {run.about.recipe['name']}" for run in runs),
+        runs=[_column(run) for run in runs],
+        pairings=_pairings(runs),
+        settings=differing([run.about.recipe for run in runs]),
+        curves=overlaid(points),
+        clips=clips,
+        notes=notes,
+    )
+
+
+def _column(run: _Run) -> RunColumn:
+    figures, recipe = run.figures, run.about.recipe
+    kind = recipe["captioner"]["kind"]
+    about = read_about(run.folders["features"])
+    others = dict(report_words.caption_figures(figures))
+    return RunColumn(
+        label=run.label,
+        title=run.title,
+        run_id=run.about.id,
+        made_at=run.about.made_at,
+        captioner=report_words.CAPTIONERS.get(kind, kind),
+        videos=f"{figures['videos']:,} {figures['split']} videos",
+        scores={score.name: score for score in run_scores(figures) if score.name != "CIDEr-D"},
+        other_figures=others,
+        alarms=report_words.alarms({name: info for name, info in about.items() if name in read_names(recipe)}),
+    )
+
+
+def read_names(recipe: Mapping[str, Any]) -> set[str]:
+    """Every text in the captioner's section: the names of the features that it reads are among them."""
+    return {
+        text for _, value in _flat(recipe["captioner"], ()) for text in (value if isinstance(value, list) else [value])
+    }
+
+
+def _pairings(runs: Sequence[_Run]) -> list[Pairing]:
+    """Each run against the first, where both were scored on the same videos with the same references."""
+    first, found = runs[0], []
+    same = [run for run in runs[1:] if run.dataset == first.dataset and _same_test(run, first)]
+    meteor = all("METEOR" in run.figures["corpus"] for run in (first, *same))
+    scored: list[Scored] = []
+    if same:
+        scored = score_captions([run.scored[0] for run in (first, *same)], first.scored[1], meteor, None)
+    for run in runs[1:]:
+        if run not in same:
+            why = f"not scored on the same videos with the same references as {first.label}"
+            found.append(Pairing(run.label, first.label, why_not=why))
+            continue
+        each = compare(scored[1 + same.index(run)].scores, scored[0].scores)
+        named = [(name, 100.0) for name in SCORES if name in each and name != "CIDEr-D"] + [("AvgLen", 1.0)]
+        differences = [
+            PairedScore(name, s * each[name].value, s * each[name].low, s * each[name].high, each[name].p)
+            for name, s in named
+        ]
+        found.append(Pairing(run.label, first.label, differences))
+    return found
+
+
+def _same_test(run: _Run, first: _Run) -> bool:
+    (said, truth), (other, other_truth) = run.scored, first.scored
+    return said.keys() == other.keys() and truth == other_truth
+
+
+def _clips(runs: Sequence[_Run]) -> list[ComparedClip]:
+    """Every video that a run captioned, those first of which the runs' captions differ most in CIDEr."""
+    places = {(run.dataset, run.figures["split"], id) for run in runs for id in run.rows}
+    pictures = {run.label: read_pictures(run.folders["report"]) if "report" in run.folders else {} for run in runs}
+    clips = []
+    for dataset, split, id in sorted(places):
+        of = [run for run in runs if (run.dataset, run.figures["split"]) == (dataset, split)]
+        ciders = {run.label: run.figures["per_video"].get(id, {}).get("CIDEr") for run in of if id in run.rows}
+        known = {label: 100 * value for label, value in ciders.items() if value is not None}
+        top = [label for label, value in known.items() if value == max(known.values())]
+        shots = next((pictures[run.label][id] for run in of if id in pictures[run.label]), NONE)
+        ends = [known.get(run.label) for run in (runs[0], runs[-1])]
+        clips.append(
+            ComparedClip(
+                video_id=id,
+                split=split,
+                told=[
+                    Told(
+                        run.label,
+                        run.rows[id].caption if run in of and id in run.rows else None,
+                        known.get(run.label),
+                        top == [run.label] and len(known) > 1,
+                    )
+                    for run in runs
+                ],
+                references=next((run.texts[id] for run in of if id in run.texts), ()),
+                frames=shots.frames,
+                frame_times=shots.times,
+                spread=max(known.values()) - min(known.values()) if len(known) > 1 else None,
+                gain=ends[1] - ends[0] if ends[0] is not None and ends[1] is not None else None,
+            )
+        )
+    return sorted(clips, key=lambda clip: (clip.spread is None, -(clip.spread or 0.0)))
+
+
+def differing(recipes: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str | None]]]:
+    """(setting, its value in each recipe) of those that are not the same in all; None where a recipe has no such setting."""
+    tables = [dict(_flat({k: v for k, v in recipe.items() if k not in _NOT_COMPARED}, ())) for recipe in recipes]
+    names = dict.fromkeys(name for table in tables for name in table)
+    rows = ((name, [table.get(name, ...) for table in tables]) for name in names)
+    return [(name, [_words(value) for value in values]) for name, values in rows if any(v != values[0] for v in values)]
+
+
+def _flat(values: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(values, Mapping) and (values or not path):
+        for name, value in values.items():
+            yield from _flat(value, (*path, str(name)))
+    else:
+        yield ".".join(path), values
+
+
+def _words(value: Any) -> str | None:
+    if value is ...:
+        return None
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -125,7 +125,8 @@ def finish_training(work: Work, training: Training, found: Resumed) -> Trained:
         curve.show(now.history, final=True)
         saved.remove()
         (work.folder / BAD_BATCH).unlink(missing_ok=True)
-    return Trained(now.history, now.best)
+    told = ranks.gather(now.to_json() if ranks.leads else {})[0]
+    return Trained(told["history"], Best(**told["best"]))
 
 
 def _start(training: Training) -> _Standing:

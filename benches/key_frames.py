@@ -54,7 +54,7 @@ def chosen_run(workspace: Workspace, name: str | None) -> RunRecord:
     wanted = [run for run in runs if name in (None, run.id, run.recipe_name)]
     if not wanted:
         raise SystemExit(
-            f"no run {name or ''} in {workspace.root} found key frames; run a recipe with 'key_frames: {{}}', such as demo-vre"
+            f"no run {name or ''} in {workspace.root} found key frames; 'longtake demo demo-vre --set key_frames={{}}' does"
         )
     return wanted[0]
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from models.decoders.unrolling import Unrolling
+from models.decoders.unrolling import GradientAtOnce, Unrolling
 from models.decoders.words import WordLayer
 from models.encoders.attention import Reader
 from models.types import BOS, PAD, Decoder, Memory, State
@@ -90,7 +90,13 @@ class LstmDecoder(nn.Module):
         steps = Unrolling(torch.ones_like(said, dtype=torch.bool) if real is None else real)
         words = steps.packed(self.dropout(self.embed(said)))
         hiddens, contexts, attention = [], [], []
-        for state, context, weights in steps.run(self._advance, self.gates_from_word(words), memory, self.start):
+        pasts: list[Tensor] = []
+        from_words = GradientAtOnce.apply(self.gates_from_word(words), self.gates_from_past.weight, pasts)
+
+        def advance(now: Tensor, state: State, memory: Memory) -> tuple[State, Tensor, Tensor | None]:
+            return self._advance(now, state, memory, pasts)
+
+        for state, context, weights in steps.run(advance, from_words, memory, self.start):
             hiddens.append(state[0])
             contexts.append(context)
             if weights is not None:
@@ -101,11 +107,18 @@ class LstmDecoder(nn.Module):
             logits = logits.unflatten(0, said.shape)
         return logits, steps, hidden, torch.cat(attention) if attention else None
 
-    def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor, Tensor | None]:
-        """The LSTM's own equations; gates in torch's order (input, forget, cell, output)."""
+    def _advance(
+        self, from_word: Tensor, state: State, memory: Memory, pasts: list[Tensor] | None = None
+    ) -> tuple[State, Tensor, Tensor | None]:
+        """The LSTM's own equations; gates in torch's order (input, forget, cell, output). With `pasts` the weight's gradient
+        is left to `GradientAtOnce`."""
         hidden, cell = state
         context, weights = self.reader(hidden, memory)
-        gates = from_word + self.gates_from_past(torch.cat([context, hidden], dim=-1))
+        past, weight = torch.cat([context, hidden], dim=-1), self.gates_from_past.weight
+        if pasts is not None:
+            pasts.append(past.detach())
+            weight = weight.detach()
+        gates = from_word + nn.functional.linear(past, weight)
         enter, keep, new, leave = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(new)
         hidden = torch.sigmoid(leave) * torch.tanh(cell)

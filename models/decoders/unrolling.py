@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,6 +70,24 @@ class Unrolling:
             advanced = advance(now, state, memory)
             state = advanced[0]
             yield advanced
+
+
+class GradientAtOnce(torch.autograd.Function):
+    """Of a weight that every step multiplies its past with: entering (P, G), weight (G, X) -> entering as it is.
+
+    Steps multiply by the weight without its gradient and put each past (n, X) into the list, and what they make is added to
+    `entering`, whose gradient is therefore that of the products. When it has come back from all steps, the weight's is one
+    multiplication instead of one a step, each with a sum over the whole weight."""
+
+    @staticmethod
+    def forward(ctx: Any, entering: Tensor, weight: Tensor, pasts: list[Tensor]) -> Tensor:
+        ctx.pasts, ctx.dtype = pasts, weight.dtype
+        return entering.view_as(entering)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        past = torch.cat(ctx.pasts).to(gradient.dtype)
+        return gradient, (gradient.t() @ past).to(ctx.dtype), None
 
 
 def _first(memory: Memory, n: int) -> Memory:

@@ -88,6 +88,26 @@ def test_leaving_steps_out_changes_neither_logits_nor_gradients(kind: str) -> No
     assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in expected)
 
 
+@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down"])
+def test_the_gradients_of_a_whole_caption_are_those_of_its_steps(kind: str) -> None:
+    captioner, batch = unrolled(kind), toy_batch(videos=6, captions=3, words=9)
+    assert batch.tokens is not None and batch.owner is not None
+    real = batch.tokens[:, 1:] != PAD
+    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    state, said = captioner.decoder.start(memory), []
+    for token in batch.tokens[:, :-1].unbind(1):
+        logits, state, _ = captioner.decoder.step(token, state, memory)
+        said.append(logits)
+    nn.functional.cross_entropy(torch.stack(said, 1)[real], batch.tokens[:, 1:][real]).backward()
+    expected = {name: p.grad.clone() for name, p in captioner.named_parameters() if p.grad is not None}
+    captioner.zero_grad()
+    nn.functional.cross_entropy(*captioner.word_logits(batch)).backward()
+    found = {name: p.grad for name, p in captioner.named_parameters() if p.grad is not None}
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 0 and torch.allclose(found[name], gradient, atol=1e-5), name
+
+
 @pytest.mark.parametrize("words", [11, 16, 33])
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (0,)])
 def test_the_word_layer_is_a_linear_layer(words: int, shape: tuple[int, ...]) -> None:

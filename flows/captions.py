@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flows.cli_options import existing
 from flows.recipe import Recipe, check_recipe
 from storage.datasets.loose import gather_files
 from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
@@ -39,7 +40,7 @@ class Captioner:
         cls, workspace: Path | str, run: str | None = None, retry_quarantined: bool = False, carry: Carry = carry_here
     ) -> Captioner:
         """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
-        space = Workspace.open(workspace)
+        space = existing(Path(workspace))
         record = choose_run(space, run)
         return cls(record, _trained(space, record, retry_quarantined), carry)
 

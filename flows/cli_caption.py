@@ -139,8 +139,9 @@ def _save(path: Path, text: str) -> None:
 
 
 def _print_rest(title: str, lines: Sequence[CaptionLine], problems: Sequence[Problem], extracted: int) -> None:
-    rows = f"{extracted} rows of features extracted" if extracted else "nothing had to be extracted"
-    err.print(f"[dim]{len(lines)} captions by {escape(title)}; {rows}[/]", highlight=False, soft_wrap=True)
+    rows = f"rows of features extracted: {extracted}" if extracted else "nothing had to be extracted"
+    count = f"{len(lines)} caption{'' if len(lines) == 1 else 's'}"
+    err.print(f"[dim]{count} by {escape(title)}; {rows}[/]", highlight=False, soft_wrap=True)
     if problems:
         err.print(f"[yellow]{len(problems)} could not be captioned; the rest went on:[/]")
     for problem in problems:

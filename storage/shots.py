@@ -130,11 +130,7 @@ class CutFinder:
         stays[1 : 1 + len(strides)] = strides
         stays[_LATER + 1 : _LATER + 1 + len(strides)] = np.minimum(stays[_LATER + 1 :], strides)
         clear = np.minimum(steps, stays)
-        found = [
-            n
-            for n in np.flatnonzero(clear >= _LEAST).tolist()
-            if _stands_out(steps, moments, n) and stays[n] >= 0.5 * steps[n]
-        ]
+        found = [n for n in np.flatnonzero(clear >= _LEAST).tolist() if _stands_out(steps, moments, n)]
         return Cuts(moments[found], clear[found])
 
 

@@ -99,7 +99,7 @@ class LooseStages:
             with workspace.lock(lock_name(job.stage.name, job.ref.key)):
                 workspace.discard(job.stage.name, job.ref.key)
 
-    def _do(self, stage: Stage, options: Options, label: str = "", **inputs: ArtifactRef) -> tuple[Job, bool]:
+    def _do(self, stage: Stage, options: Options, label: str = "", /, **inputs: ArtifactRef) -> tuple[Job, bool]:
         job = stage.job(self.trained.workspace, ROOT, self.trained.runtime, options, inputs, label)
         self._jobs.append(job)
         return job, self._carry(job)

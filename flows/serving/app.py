@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,7 @@ def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> ASGIA
     return Guard(app, names)  # around everything, so that an error of ours has its headers too
 
 
-def _sender(path: Path):  # type: ignore[no-untyped-def]
+def _sender(path: Path) -> Callable[[], Awaitable[FileResponse]]:
     async def send() -> FileResponse:
         return FileResponse(path)
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from flows.captions import Captioner
-from storage.errors import BadInput, BadMedia
+from storage.errors import BadInput, BadMedia, UsageError
 from storage.features import FeatureStore
 from storage.results import CaptionRow, read_captions
 from storage.runs import load_runs, save_run
@@ -90,6 +90,15 @@ def test_a_second_call_extracts_nothing_nor_do_copies_under_other_names(
     assert {row["caption"] for row in copies.json["captions"]} == told and len(copies.json["captions"]) == 4
 
 
+def test_two_files_of_the_same_bytes_are_captioned_both_and_extracted_once(
+    longtake: Longtake, place: Place, tmp_path: Path
+) -> None:
+    twin = Path(shutil.copy(place.clip("test"), tmp_path / "twin.mp4"))
+    found = longtake("caption", place.clip("test"), twin, "-w", place.workspace.root, "--json").json
+    assert [Path(row["file"]).name for row in found["captions"]] == [place.clip("test").name, "twin.mp4"]
+    assert found["extracted"] == 1 and found["captions"][0]["caption"] == found["captions"][1]["caption"]
+
+
 def test_patterns_are_understood_without_a_shell_and_files_are_taken_once(
     longtake: Longtake, place: Place, clips: Path
 ) -> None:
@@ -139,6 +148,9 @@ def test_three_lines_of_python(place: Place, tmp_path: Path) -> None:
     (tmp_path / "no.mp4").write_text("text")
     with pytest.raises(BadMedia, match=r"no\.mp4: .*begins with 'text'"):
         captioner(tmp_path / "no.mp4")
+    with pytest.raises(UsageError, match="there is no workspace at"):
+        Captioner.open(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_windows_cut_a_clip_and_a_whole_one_is_not_extracted_again(longtake: Longtake, place: Place) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -164,6 +166,18 @@ def test_a_video_that_takes_too_long_is_given_up_and_its_process_ended(shared: P
         assert answer.status_code == 504 and "took longer than 0.001 s" in answer.json()["reason"]
         assert processes(shared) == [], "what it was doing has ended too"
         assert httpx.get(f"{address}/api/run", timeout=60).json()["recipe"] == "toy"
+
+
+def test_uploads_that_stop_or_break_off_free_their_place(shared: Place) -> None:
+    worker = CaptionWorker(shared.workspace.root, None)  # it is not started: no upload comes so far
+    head = "POST /api/captions HTTP/1.1\nHost: localhost\nContent-Length: 1000"
+    with in_thread(make_app(worker, Limits(stalled=0.5, waiting=0))) as address:
+        assert raw(address, head, b"some").startswith("HTTP/1.1 408")
+        host, _, port = address.removeprefix("http://").rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\nsome")
+        time.sleep(0.2)
+        assert send(address, b"").status_code == 415, "neither full (503) nor dead"
 
 
 def test_a_run_that_is_not_there_is_said_before_serving(longtake: Longtake, shared: Place) -> None:

@@ -57,11 +57,7 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
         for step in plan.steps:
             _say(step, "cached", step.done.ref.count if step.done else 0)
         return finish(_outcome(plan, new_record(plan), ()), workspace)
-
-    def pipeline_flow() -> Flow[..., Any]:
-        from flows.prefect_flow import pipeline_flow
-
-        return pipeline_flow
+    from flows.prefect_flow import pipeline_flow
 
     parameters = {"force": list(force), "until": until} if until else {"force": list(force)}
     values = {"recipe": recipe_text(recipe), "workspace": str(workspace.root), **parameters}
@@ -69,14 +65,14 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
     return outcome
 
 
-def run_with_prefect(load: Callable[[], Flow[..., Any]], title: str, parameters: dict[str, Any], task_runs: int) -> Any:
+def run_with_prefect(flow: Flow[..., Any], title: str, parameters: dict[str, Any], task_runs: int) -> Any:
     """Run a flow here and now, on a server of its own if none is named, and wait until its history is whole."""
     from flows.orchestrator import started, wait_for_history
 
     console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
+    name = title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
     with started():
-        flow = load().with_options(flow_run_name=title)
-        state: Any = flow(**parameters, return_state=True)
+        state: Any = flow.with_options(flow_run_name=name)(**parameters, return_state=True)
         flow_run_id = state.state_details.flow_run_id
         if flow_run_id and not wait_for_history(flow_run_id, task_runs if state.is_completed() else 0):
             console.print(

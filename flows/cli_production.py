@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
+from rich.markup import escape
 
 from flows.cli_options import (
     DEFAULT_WORKSPACE,
@@ -23,7 +25,7 @@ from flows.cli_options import (
     WorkspaceOption,
 )
 from flows.printing import err, out, print_problems
-from storage.errors import UsageError
+from storage.errors import LongtakeError, UsageError
 from storage.workspace import Workspace
 
 RetrainOption = Annotated[
@@ -69,10 +71,13 @@ def refresh(
     err.print(f"watching {root} every {watch:g} s; Ctrl-C ends it", highlight=False, soft_wrap=True)
     try:
         for _ in looks(root, watch):
-            if announce:
-                _announce(loaded, space, root)
-            else:
-                _print_refreshed(refresh_recipe(loaded, space, retrain_after), as_json)
+            try:
+                if announce:
+                    _announce(loaded, space, root)
+                else:
+                    _print_refreshed(refresh_recipe(loaded, space, retrain_after), as_json)
+            except LongtakeError as error:  # a data set that is wrong for a while must not end the watch
+                err.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
@@ -193,6 +198,7 @@ def dashboard(
 
     from flows.dashboard import dashboard as served
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the server too
     err.print("[dim]starting Prefect's server[/]")
     with served(Path(PREFECT_HOME.value()), port) as url:
         out.print(f"dashboard at {url}", highlight=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from storage.atomic import write_json
-from storage.errors import LongtakeError, UsageError
+from storage.errors import LongtakeError, UsageError, explained
 
 _START_SECONDS = 180.0
 _NOTE = "longtake-dashboard.json"
@@ -32,10 +32,14 @@ def dashboard(home: Path, port: int) -> Iterator[str]:
     environment = {**os.environ, "PREFECT_SERVER_API_HOST": "127.0.0.1", "PREFECT_SERVER_API_PORT": str(port)}
     environment.pop("PREFECT_API_URL", None)
     command = [sys.executable, "-m", "prefect", "server", "start"]
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    note = home / _NOTE
+    note, log = home / _NOTE, home / "longtake-dashboard.log"
+    with explained(home):
+        home.mkdir(parents=True, exist_ok=True)
+        file = log.open("wb")
+    with file:
+        server = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
     try:
-        _wait(server, url)
+        _wait(server, url, log)
         write_json(note, {"server": server.pid, "api": f"{url}/api"})
         yield url
     finally:
@@ -66,12 +70,11 @@ def _check_free(port: int) -> None:
             raise UsageError(f"port {port} is taken ({error.strerror}); choose another with --port") from error
 
 
-def _wait(server: subprocess.Popen[str], url: str) -> None:
+def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            said = (server.stderr.read() if server.stderr else "").strip().splitlines()
-            raise LongtakeError(f"Prefect's server ended at once: {said[-1] if said else 'it said nothing'}")
+            raise LongtakeError(f"Prefect's server ended at once; {log} says why")
         try:
             httpx.get(f"{url}/api/health", timeout=2).raise_for_status()
             return

@@ -17,7 +17,7 @@ SOURCE_CHANGED = "longtake.source.changed"
 DATASET_CHANGED = "longtake.dataset.changed"
 ENOUGH = "longtake.retrain"
 """label of an event that says whether enough has changed for a new training: yes or no"""
-_RECORD_SECONDS = 30.0
+_RECORD_SECONDS = 120.0  # a busy server writes events down late
 
 
 def resource(dataset: str, recipe: str, workspace: str) -> dict[str, str]:

@@ -116,8 +116,8 @@ def _command_of(pid: int) -> str:
 
 def wait_for_history(flow_run_id: UUID, task_runs: int) -> bool:
     """Wait until at least so many task runs of a flow run are recorded, and all in a final state: the embedded server takes
-    them from a queue and would lose those still in it when this process ends. False if it could not be seen: results are
-    safe either way."""
+    them from a queue and would lose those still in it when this process ends. Of a run that failed nobody knows how many
+    there are: 0 waits until nothing moves any more. False if it could not be seen: results are safe either way."""
     from httpx import HTTPError
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import TERMINAL_STATES
@@ -125,13 +125,14 @@ def wait_for_history(flow_run_id: UUID, task_runs: int) -> bool:
 
     mine = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}}
     final = {"task_runs": {"state": {"type": {"any_": sorted(state.value for state in TERMINAL_STATES)}}}}
-    deadline = time.monotonic() + _DRAIN_SECONDS
+    deadline, still = time.monotonic() + _DRAIN_SECONDS, 0
     with get_client(sync_client=True) as client, suppress(HTTPError, PrefectException):
         while time.monotonic() < deadline:
             all_, ended = (
                 client.request("POST", "/task_runs/count", json=asked).json() for asked in (mine, mine | final)
             )
-            if all_ == ended and all_ >= max(task_runs, 1):
+            still = still + 1 if all_ == ended and all_ >= task_runs else 0
+            if still >= (1 if task_runs else 5):
                 return True
             time.sleep(0.2)
     return False

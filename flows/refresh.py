@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan
@@ -21,9 +21,6 @@ from storage.runs import RunRecord, load_runs
 from storage.workspace import Done, Workspace
 from tasks.catalogue import changes_since
 from tasks.pretrained import fetch_weights
-
-if TYPE_CHECKING:
-    from prefect import Flow
 
 
 @dataclass(frozen=True)
@@ -130,11 +127,7 @@ def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> 
     news = look_for_news(recipe, workspace)
     if not news.any:
         return Refreshed(news, None, False)
-
-    def refresh_flow() -> Flow[..., Any]:
-        from flows.prefect_flow import refresh_flow
-
-        return refresh_flow
+    from flows.prefect_flow import refresh_flow
 
     values = {"recipe": recipe_text(recipe), "workspace": str(workspace.root), "retrain_after": retrain_after}
     refreshed: Refreshed = run_with_prefect(refresh_flow, str(news), values, len(news.plan.steps))

@@ -57,11 +57,7 @@ def run_recipe(recipe: Recipe, workspace: Workspace, force: Sequence[str] = (), 
         for step in plan.steps:
             _say(step, "cached", step.done.ref.count if step.done else 0)
         return finish(_outcome(plan, new_record(plan), ()), workspace)
-
-    def pipeline_flow() -> Flow[..., Any]:
-        from flows.prefect_flow import pipeline_flow
-
-        return pipeline_flow
+    from flows.prefect_flow import pipeline_flow
 
     values = _parameters(plan, force, until)
     outcome: Outcome = run_with_prefect(pipeline_flow, title_of(plan), values, len(plan.steps))
@@ -81,19 +77,20 @@ def _parameters(plan: Plan, force: Sequence[str], until: str | None) -> dict[str
     return {"recipe": recipe_text(plan.recipe), "workspace": str(plan.workspace.root), **parameters}
 
 
-def run_with_prefect(load: Callable[[], Flow[..., Any]], title: str, parameters: dict[str, Any], task_runs: int) -> Any:
+def run_with_prefect(flow: Flow[..., Any], title: str, parameters: dict[str, Any], task_runs: int) -> Any:
     """Run a flow here and now, on a server of its own if none is named, and wait until its history is whole."""
     from flows.orchestrator import started
 
     console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
     with started():
-        return _run_flow(load(), title, parameters, task_runs)
+        return _run_flow(flow, title, parameters, task_runs)
 
 
 def _run_flow(flow: Flow[..., Any], title: str, parameters: dict[str, Any], task_runs: int) -> Any:
     from flows.orchestrator import wait_for_history
 
-    state: Any = flow.with_options(flow_run_name=title)(**parameters, return_state=True)
+    name = title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
+    state: Any = flow.with_options(flow_run_name=name)(**parameters, return_state=True)
     flow_run_id = state.state_details.flow_run_id
     if flow_run_id and not wait_for_history(flow_run_id, task_runs if state.is_completed() else 0):
         console.print("[yellow]Prefect's history of this run may be incomplete; the results are not touched by that[/]")

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from rich.markup import escape
@@ -26,9 +26,6 @@ from storage.atomic import write_text
 from storage.workspace import Workspace
 from tasks.progress import console
 
-if TYPE_CHECKING:  # Prefect reads its settings when it is imported, which is after they were made
-    from prefect import Flow
-
 _TRAINING = ("seed", "boost")
 _SET_ASIDE = 3  # exit code of a run that went well but for some videos
 
@@ -40,11 +37,7 @@ def run_sweep(sweep: Sweep, cells: Sequence[Cell], workspace: Workspace, jobs: i
         results = [_failed(cell) if cell.plan is None else _result(cell, look_up(cell.plan)) for cell in cells]
         write_results(sweep, workspace, results)
         return results
-
-    def sweep_flow() -> Flow[..., Any]:
-        from flows.prefect_flow import sweep_flow
-
-        return sweep_flow
+    from flows.prefect_flow import sweep_flow
 
     values = {"sweep": sweep_to_json(sweep), "workspace": str(workspace.root), "jobs": jobs}
     title = f"Sweep {sweep.name}: {len(cells)} runs"

@@ -249,3 +249,41 @@ def change(data: Path) -> None:
     clips[0].write_bytes(clips[2].read_bytes() + b"replaced")
     gone.unlink()
     (data / "captions.jsonl").write_text("\n".join(kept) + "\n")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from prefect import flow
+from storage.options import Options
+from storage.workspace import Workspace
+from tasks.prefect_task import run_stage
+from tasks.runtime import Runtime
+from tasks.stage import Made, stage
+
+@stage(version=1, device=True)
+def hold(work, options):
+    print("has it", flush=True)
+    time.sleep(float(sys.argv[2]))
+    return Made(1)
+
+@flow
+def holding():
+    job = hold.job(Workspace.open(sys.argv[1]), Path("."), Runtime(slots="one-slot"), Options(), {})
+    run_stage(job, "hold", False)
+
+holding()
+"""
+
+
+def test_a_killed_holder_of_a_slot_and_a_lock_is_in_nobodys_way_for_long(site: Site, tmp_path: Path) -> None:
+    site.api.post("/v2/concurrency_limits/", json={"name": "one-slot", "limit": 1}).raise_for_status()
+    command = [sys.executable, "-c", HOLDER, tmp_path / "w"]
+    with running([*command, 600], site.logs / "first.log", site.environment) as first:
+        wait_for("the first holder", lambda: "has it" in (site.logs / "first.log").read_text())
+        first.kill()
+    with running([*command, 0], site.logs / "second.log", site.environment) as second:
+        began = time.monotonic()
+        wait_for("the second holder", lambda: "has it" in (site.logs / "second.log").read_text(), 240)
+        print(f"slot of a killed holder: free after {time.monotonic() - began:.0f} s", flush=True)
+        assert second.wait(timeout=120) == 0

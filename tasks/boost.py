@@ -4,7 +4,8 @@ the seeded captioner among them, so that it never ends worse than it began; resu
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,9 @@ from models.losses.policy_gradient import Dropout, PolicyGradient, Reward, signs
 from models.losses.reconstruction import Reconstruction
 from models.rewards.baselines import BaselineOptions, SampleBaseline, TruthBaseline, truth_means
 from models.rewards.consensus import Consensus, ConsensusOptions
+from models.rewards.global_discriminative import GlobalOptions
 from models.rewards.local_discriminative import LocalDiscriminative, WordRewardOptions
+from models.rewards.sum import SumOfRewards
 from models.training.loop import FitOptions, Progress, undisturbed
 from models.training.objective import Objective, Term
 from models.zoo import CaptionerOptions
@@ -33,6 +36,7 @@ from storage.text_tables import ReferenceTable
 from tasks.batches import CaptionBatches
 from tasks.captioning import validation_cider
 from tasks.feature_access import FeatureAccess
+from tasks.global_reward import open_global_reward
 from tasks.prepare_text import open_index, open_weights
 from tasks.progress import console, meter
 from tasks.seed import captioner_options, load_captioner
@@ -62,6 +66,9 @@ class BoostingOptions(FitOptions):
     """What a caption earns."""
     word_rewards: WordRewardOptions | None = None
     """What each word earns (GLD), in place of `reward`."""
+    global_reward: GlobalOptions | None = None
+    """What a caption earns on top for fitting its own video better than others (GLD); the recipe's sections `embedding` and
+    `neighbours` say by what."""
     baseline: BaselineOptions = SampleBaseline()
     """What the reward is compared with."""
     xe: float = Field(0.0, ge=0)
@@ -83,6 +90,11 @@ class BoostingOptions(FitOptions):
             raise ValueError("word_rewards take the place of reward: leave one of them out")
         if isinstance(self.baseline, SampleBaseline) and self.samples < 2:
             raise ValueError("baseline b2 compares the samples of a video with each other: set samples to 2 or more")
+        if isinstance(self.baseline, TruthBaseline) and self.global_reward is not None:
+            raise ValueError(
+                "baseline b1 knows what true captions score, not how well they fit their video in this batch: with "
+                "global_reward choose second_sample, scst, b2 or none"
+            )
         return self
 
 
@@ -105,8 +117,11 @@ def boost(
     features: ArtifactRef,
     text_train: ArtifactRef,
     text_val: ArtifactRef,
+    embedding: ArtifactRef | None = None,
+    neighbours: ArtifactRef | None = None,
     **parts: ArtifactRef,
 ) -> Made:
+    """`embedding` and `neighbours` are read where the global reward is asked for."""
     device, how = work.runtime.torch_device(), options.boosting
     start = work.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
@@ -120,7 +135,10 @@ def boost(
         )
     validation = {id: refs for id, refs in references.sentences("val").items() if access.usable([id])}
     captioner = load_captioner(start, access, references.vocabulary.key, len(references.vocabulary)).to(device)
-    policy = policy_gradient(references, how, options.max_words)
+    judge: GlobalJudge | None = None
+    if how.global_reward is not None:
+        judge = partial(open_global_reward, work, how.global_reward, references, features, embedding, neighbours)
+    policy = policy_gradient(references, how, options.max_words, judge)
     objective = _objective(policy, how, net)
     wanted = how.captions if len(objective.terms) > 1 else 1  # none is looked at: the fewest that a batch can have
     batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, wanted, how.seed)
@@ -167,13 +185,22 @@ def boost(
     return _finish(work, history, best)
 
 
-def policy_gradient(references: References, how: BoostingOptions, max_words: int) -> PolicyGradient:
-    """The loss with the tables of the training split behind its rewards; tables made for other words are refused."""
+GlobalJudge = Callable[[Sequence[str]], Reward]
+"""the ids of the videos in the order of their numbers -> the global reward of captions for them"""
+
+
+def policy_gradient(
+    references: References, how: BoostingOptions, max_words: int, judge: GlobalJudge | None = None
+) -> PolicyGradient:
+    """The loss with the tables of the training split behind its rewards; tables made for other words are refused. What
+    `judge` gives is added to them."""
     index, table = open_index(references)
     consensus = Consensus(index, how.reward, table.origin.eos)
     reward: Reward = consensus
     if how.word_rewards is not None:
         reward = LocalDiscriminative(index, how.word_rewards, table.origin.eos)
+    if judge is not None:
+        reward = SumOfRewards(judge(table.video_ids), reward)
     return PolicyGradient(
         reward,
         {id: number for number, id in enumerate(table.video_ids)},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -16,11 +15,10 @@ from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.references import References
 from storage.results import read_captions, read_scores
-from tasks.feature_access import FeatureAccess
 from tasks.progress import meter
-from tasks.seed import captioner_options, load_captioner
 from tasks.self_retrieval import recall_at, self_retrieval
 from tasks.stage import Made, Work, stage
+from tasks.trained import open_trained
 
 
 class EvaluationOptions(Options):
@@ -59,7 +57,8 @@ def evaluate(
     features: ArtifactRef | None = None,
     **parts: ArtifactRef,
 ) -> Made:
-    """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval."""
+    """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval.
+    `captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
     references = References(work.path(text)).sentences(options.split)
     everything = {row.video_id: row.caption for row in read_captions(work.path(captions))}
     hypotheses = {id: caption for id, caption in everything.items() if id in references}
@@ -80,7 +79,11 @@ def evaluate(
     if why := _no_retrieval(options.self_retrieval, len(everything), captioner, features):
         not_computed["Self-retrieval"] = why
     elif captioner and features:
-        places = _retrieve(work, captioner, features, References(work.path(text)), everything)
+        vocabulary = References(work.path(text)).vocabulary
+        net, access = open_trained(work, vocabulary, features, captioner, parts)
+        with meter("self-retrieval", len(everything), "videos") as shown:
+            device = work.runtime.torch_device()
+            places = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
 
     figures = scored.figures()
     result = {
@@ -119,15 +122,3 @@ def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, feature
             f"'--set evaluation.self_retrieval={videos}' computes it all the same"
         )
     return ""
-
-
-def _retrieve(
-    work: Work, captioner: ArtifactRef, features: ArtifactRef, references: References, captions: Mapping[str, str]
-) -> dict[str, int]:
-    """The place of each video when all are ranked for its caption."""
-    device, path = work.runtime.torch_device(), work.path(captioner) / "captioner.safetensors"
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(path))
-    vocabulary = references.vocabulary
-    net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
-    with meter("self-retrieval", len(captions), "videos") as shown:
-        return self_retrieval(net, access.read, vocabulary, captions, device, shown.advance)

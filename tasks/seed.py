@@ -57,6 +57,8 @@ class SeedingOptions(FitOptions):
     """How often the captioner is fed its own words instead of the true ones."""
     reconstruction: float = Field(0.2, ge=0)
     """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
+    reconstruction_after: int = Field(0, ge=0)
+    """Epochs that train the captioner alone before the reconstructor is added and both are trained; recnet only."""
     refocus: float = Field(0.03, ge=0)
     """Weight of the refocus loss (beta); vre with two steps only."""
     refocus_after: int = Field(5, ge=0)
@@ -85,7 +87,25 @@ class SeedOptions(Options):
     @property
     def first_whole_epoch(self) -> int:
         """The first epoch (from 0) that trains all of the captioner. Those before it cannot be its best."""
+        if self.rebuilds:
+            return self.seeding.reconstruction_after
         return self.seeding.refocus_after if self.refocuses else 0
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a reconstructor is trained, and so perhaps in two stages."""
+        return isinstance(self.captioner, RecNetOptions) and self.seeding.reconstruction > 0
+
+    @model_validator(mode="after")
+    def _the_reconstructor_is_trained(self) -> Self:
+        how = self.seeding
+        if self.rebuilds and how.reconstruction_after >= how.epochs:
+            raise UsageError(
+                f"seeding.reconstruction_after is {how.reconstruction_after} of {how.epochs} epochs, so the reconstructor "
+                "would never be trained; raise seeding.epochs, lower seeding.reconstruction_after, or set "
+                "seeding.reconstruction to 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _two_steps_can_be_trained(self) -> Self:
@@ -138,7 +158,9 @@ def seed(
     state, kept = resume(work.folder / "last.safetensors")
     rewards = RewardMemory(kept.get("rewards"))
     spoken = _objective(options)
-    objective: Objective | RefocusPhases = spoken
+    objective: Objective | ReconstructionPhases | RefocusPhases = spoken
+    if options.rebuilds:
+        objective = ReconstructionPhases(spoken, options)
     if isinstance(captioner, VreCaptioner) and options.refocuses:
         objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
     history: list[dict[str, Any]] = kept.get("history", [])
@@ -190,10 +212,23 @@ def _objective(options: SeedOptions) -> Objective:
     spoken: Term = CrossEntropy(how.label_smoothing, how.sampling)
     if how.loss == "dxe":
         spoken = DiscriminativeCrossEntropy(how.sampling)
-    terms: dict[str, tuple[float, Term]] = {how.loss: (1.0, spoken)}
-    if isinstance(options.captioner, RecNetOptions) and how.reconstruction:
-        terms["rebuild"] = (how.reconstruction, Reconstruction(options.captioner.loss, how.sampling))
-    return Objective(**terms)
+    return Objective(**{how.loss: (1.0, spoken)})
+
+
+class ReconstructionPhases:
+    """RecNet's objective, epoch by epoch: at first `alone`, which trains the captioner; then the reconstruction loss beside it
+    (eq. 14), which trains both. With `reconstruction_after` 0 both are trained from the start."""
+
+    def __init__(self, alone: Objective, options: SeedOptions):
+        assert isinstance(options.captioner, RecNetOptions)
+        how = options.seeding
+        rebuild = Reconstruction(options.captioner.loss, how.sampling)
+        self.alone, self.both = alone, Objective(**alone.terms, rebuild=(how.reconstruction, rebuild))
+        self.first_of_both = options.first_whole_epoch
+
+    def at(self, epoch: int) -> Objective:
+        """The objective of an epoch (from 0)."""
+        return (self.both if epoch >= self.first_of_both else self.alone).at(epoch)
 
 
 class RefocusPhases:

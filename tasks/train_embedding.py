@@ -176,11 +176,16 @@ def _finish(work: Work, history: list[dict[str, Any]], best: dict[str, Any]) -> 
     return Made(len(history), {"epochs": len(history), "best_epoch": best["epoch"] + 1, **figures})
 
 
+def embedding_options(path: Path) -> VseOptions:
+    """What kind of embedding a checkpoint holds."""
+    return VseOptions.model_validate(Checkpoint.load(path).values["net"])
+
+
 def load_embedding(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> VisualSemantic:
     """A trained embedding in eval mode, refused if it was trained with another vocabulary or other features."""
     checkpoint = Checkpoint.load(path)
     checkpoint.expect(vocabulary=vocabulary_key)
-    options = VseOptions.model_validate(checkpoint.values["net"])
+    options = embedding_options(path)
     for name in options.features:
         found = checkpoint.values["extractors"][name]
         wanted = access.about[name]["key"] if name in access.about else "none"

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.options import Options
@@ -39,8 +39,33 @@ class FitOptions(Options):
     """Longest gradient (norm over all weights); 0 lets every gradient through."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises from near zero."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """What the learning rate does after the warm-up; cosine falls to zero at the last step."""
+    warmup_epochs: float = Field(0.0, ge=0)
+    """The same in epochs: set one of the two."""
+    warmup_from: float = Field(0.0, ge=0)
+    """The learning rate that the warm-up starts above."""
+    schedule: Literal["constant", "cosine", "steps", "decay"] = "constant"
+    """What the learning rate does after the warm-up: cosine falls to zero at the last step, steps has its milestones, decay
+    falls by the factor `decay` every `decay_every` epochs."""
+    milestones: tuple[tuple[int, float], ...] = ()
+    """For schedule steps: (epochs done, the part of the highest learning rate from then on), in order."""
+    decay: float = Field(0.8, gt=0, le=1)
+    """For schedule decay: what the learning rate is multiplied by."""
+    decay_every: int = Field(3, ge=1)
+    """For schedule decay: epochs between two of its falls."""
+
+    @model_validator(mode="after")
+    def _one_learning_rate_at_a_time(self) -> Self:
+        epochs = [epoch for epoch, _ in self.milestones]
+        if self.warmup_steps and self.warmup_epochs:
+            raise ValueError("the warm-up is given in steps and in epochs; set warmup_steps or warmup_epochs to 0")
+        if (self.schedule == "steps") != bool(self.milestones):
+            raise ValueError(
+                "schedule 'steps' and milestones go together: such as 'schedule: steps, milestones: [[23, 0.01]]' for a "
+                "hundredth of the learning rate after 23 epochs"
+            )
+        if epochs != sorted(set(epochs)) or any(epoch < 0 or part <= 0 for epoch, part in self.milestones):
+            raise ValueError(f"milestones are (epochs, factor above 0) with rising epochs, not {self.milestones}")
+        return self
 
 
 class NonFiniteLoss(RuntimeError):
@@ -163,13 +188,21 @@ _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
-    """The learning rate of a step (from 0): a function of the step alone, so that a resume needs no scheduler's state."""
-    if step < options.warmup_steps:
-        return options.learning_rate * (step + 1) / options.warmup_steps
+    """The learning rate of a step (from 0) of all `options.epochs`: a function of the step alone, so that a resume needs no
+    scheduler's state."""
+    highest, per_epoch = options.learning_rate, total_steps / options.epochs
+    warmup = options.warmup_steps or round(options.warmup_epochs * per_epoch)
+    if step < warmup:
+        return options.warmup_from + (highest - options.warmup_from) * (step + 1) / warmup
+    epoch = int(step // per_epoch)
+    if options.schedule == "steps":
+        return highest * next((part for since, part in reversed(options.milestones) if epoch >= since), 1.0)
+    if options.schedule == "decay":
+        return highest * options.decay ** (epoch // options.decay_every)
     if options.schedule == "constant":
-        return options.learning_rate
-    done = (step - options.warmup_steps) / max(1, total_steps - options.warmup_steps)
-    return options.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+        return highest
+    done = (step - warmup) / max(1, total_steps - warmup)
+    return highest * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def take_snapshot(model: nn.Module, optimiser: torch.optim.Optimizer, step: int, per_epoch: int) -> TrainState:

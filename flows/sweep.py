@@ -239,6 +239,10 @@ def with_seed(recipe: Recipe, seed: int) -> Recipe:
     update: dict[str, Any] = {"seeding": recipe.seeding.model_copy(update={"seed": seed})}
     if recipe.boosting is not None:
         update["boosting"] = recipe.boosting.model_copy(update={"seed": seed})
+    if recipe.ensemble is not None:  # its members have seeds of their own: no two of a sweep's ensembles share one
+        own = recipe.ensemble.seeds
+        members = tuple(member + seed * (max(own) + 1) for member in own)
+        update["ensemble"] = recipe.ensemble.model_copy(update={"seeds": members})
     return recipe.model_copy(update=update)
 
 

@@ -235,7 +235,7 @@ def _result(cell: Cell, outcome: Outcome) -> Result:
     figures |= outcome.figures.get("diversity") or {}
     trained = [done for step in plan.steps if step.job.stage.name in _TRAINING and (done := step.job.done())]
     best = trained[-1].summary.get("val_cider") if trained else None
-    if best is not None and best >= 0:
+    if best is not None and best >= 0 and plan.recipe.ensemble is None:  # an ensemble has no epoch of its own
         figures["val CIDEr"] = best
     seconds = sum(done.seconds for done in trained)
     evaluation = plan.step(UNTIL)

@@ -129,24 +129,51 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
         ),
         (
             "g2l-msrvtt",
-            {"captioner.attention": 384, "captioner.aligned": 512, "seeding.epochs": 30, "decoding.width": 5},
+            {
+                "seeding.milestones": ((23, 0.01),),
+                "seeding.warmup_epochs": 3,
+                "captioner.aligned": 512,
+                "seeding.epochs": 30,
+                "decoding.width": 5,
+            },
         ),
         (
             "vre-msvd",
             {"captioner.audio": None, "seeding.refocus": 0.03, "seeding.refocus_after": 5, "text.max_words": 15},
         ),
-        ("vre-msrvtt", {"captioner.audio": "sound", "seeding.learning_rate": 3e-4, "boosting.reward.rouge_l": 1.0}),
+        (
+            "vre-msrvtt",
+            {
+                "key_frames.epochs": None,
+                "captioner.audio": "sound",
+                "seeding.learning_rate": 3e-4,
+                "boosting.reward.rouge_l": 1.0,
+            },
+        ),
         ("recnet-msvd", {"captioner.base.embedding": 468, "seeding.optimiser": "adadelta", "seeding.patience": 20}),
         (
             "recnet-msrvtt",
-            {"boosting.learning_rate": 1e-5, "boosting.baseline.kind": "scst", "sampling.frames.frames": 28},
+            {
+                "seeding.reconstruction_after": 40,
+                "boosting.learning_rate": 1e-5,
+                "boosting.baseline.kind": "scst",
+                "sampling.frames.frames": 28,
+            },
         ),
         ("recnet-activitynet", {"dataset.val_2": "test", "evaluation.split": "test", "text.max_words": 30}),
         (
             "gld-coco-st",
             {"seeding.learning_rate": 5e-4, "seeding.videos": 16, "seeding.epochs": 20, "decoding.width": 3},
         ),
-        ("gld-coco-tda", {"boosting.word_rewards.phrase_threshold": 5.0, "boosting.baseline.kind": "second_sample"}),
+        (
+            "gld-coco-tda",
+            {
+                "boosting.global_reward.margin": 0.2,
+                "boosting.decay": 0.8,
+                "boosting.word_rewards.phrase_threshold": 5.0,
+                "boosting.baseline.kind": "second_sample",
+            },
+        ),
         ("gld-coco-tda", {"embedding.net.margin": 0.2, "embedding.net.size": 1024, "neighbours.metric": "euclidean"}),
     ],
 )
@@ -231,6 +258,7 @@ SMALL = (
     "text.min_count=1",
     "seeding.epochs=2",
     "seeding.refocus_after=1",
+    "seeding.reconstruction_after=1",
     "seeding.videos=5",
     "seeding.captions=2",
     "boosting.epochs=1",

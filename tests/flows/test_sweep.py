@@ -96,6 +96,8 @@ def test_a_seed_is_the_captioners_alone() -> None:
     for recipe in (plain, boosted):
         seeded = with_seed(recipe, 7)
         assert seeded.seeding.seed == 7 and seeded.tagger == recipe.tagger and seeded.features == recipe.features
+    several = load_recipe("demo", ["ensemble={seeds: [0, 2]}"])
+    assert with_seed(several, 0) == several and with_seed(several, 2).ensemble.seeds == (6, 8)  # type: ignore[union-attr]
     assert with_seed(boosted, 7).boosting.seed == 7 and with_seed(plain, 7).boosting is None  # type: ignore[union-attr]
 
 

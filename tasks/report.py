@@ -58,8 +58,10 @@ class PageOptions(Options):
     recipe: dict[str, Any]
 
 
-_ORDER = ("catalogue", "prepare_text", "sample_frames", "train_tagger", "extract_features", "find_neighbours")
-_ORDER += ("seed", "boost", "caption", "evaluate")
+_ORDER = (
+    *("catalogue", "prepare_text", "sample_frames", "train_tagger", "extract_features", "find_neighbours"),
+    *("seed", "find_key_frames", "boost", "caption", "evaluate"),
+)
 
 
 # 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos

@@ -24,8 +24,8 @@ from tasks.loose_stages import Carry, Trained, carry_here
 from tasks.pretrained import fetch_weights
 from tasks.runtime import Runtime
 
-_TRAINED_BY = ("boost", "seed")
-"""the stages that leave a captioner, the last one first"""
+_TRAINED_BY = ("boost", "seed[key_frames]", "seed")
+"""the stages that leave a captioner, the last one first; those of an ensemble have the seeds in their labels"""
 
 
 class Captioner:
@@ -62,7 +62,7 @@ class Captioner:
 def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
     """The newest finished run that has a captioner, among those of this id or recipe."""
     runs = load_runs(workspace)
-    trained = [run for run in runs if run.state == "done" and any(label in run.stages for label in _TRAINED_BY)]
+    trained = [run for run in runs if run.state == "done" and _captioners(run)]
     if not trained:
         raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' makes one")
     if wanted is None:
@@ -98,10 +98,21 @@ def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> T
         {name: how for name, how in recipe.sampling.items() if name in used},
         recipe.decoding,
         _runtime(recipe, retry_quarantined),
-        _result(workspace, run, *_TRAINED_BY),
+        tuple(_result(workspace, run, label) for label in _captioners(run)),
         _result(workspace, run, "prepare_text"),
         _result(workspace, run, "train_tagger") if tagged else None,
+        _result(workspace, run, "seed") if "find_key_frames" in run.stages else None,
     )
+
+
+def _captioners(run: RunRecord) -> list[str]:
+    """The labels of the stages whose captioner speaks at the end of a run: one, or those of an ensemble."""
+    for last in _TRAINED_BY:
+        if last in run.stages:
+            return [last]
+        if several := [label for label in run.stages if label.startswith(f"{last}[")]:
+            return several
+    return []
 
 
 def _runtime(recipe: Recipe, retry_quarantined: bool) -> Runtime:
@@ -110,9 +121,9 @@ def _runtime(recipe: Recipe, retry_quarantined: bool) -> Runtime:
     return recipe.runtime.model_copy(update=here)
 
 
-def _result(workspace: Workspace, run: RunRecord, *stages: str) -> ArtifactRef:
-    """What the first of these stages that the run has made."""
-    stage, key = next(run.stages[name] for name in stages if name in run.stages)
+def _result(workspace: Workspace, run: RunRecord, label: str) -> ArtifactRef:
+    """What a stage of the run made."""
+    stage, key = run.stages[label]
     done = workspace.done(stage, key)
     if done is None:
         raise MissingFeatures(

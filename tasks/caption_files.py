@@ -29,8 +29,9 @@ from tasks.find_cuts import find_cuts
 from tasks.frames import probes_of
 from tasks.loose_stages import Carry, LooseStages, Trained, carry_here
 from tasks.progress import Meter, meter
-from tasks.seed import captioner_options, load_captioner
+from tasks.seed import captioner_options
 from tasks.stage import Work
+from tasks.trained import load_trained
 
 
 class WindowOptions(Options):
@@ -112,10 +113,10 @@ class FileCaptioner:
         """The captions of the clips that have all features: as an evaluation would have them, and then others, from the run's
         own search where it is wide enough, else from a wider one."""
         trained, device = self.trained, self.trained.runtime.torch_device()
-        access = FeatureAccess.for_captioner(trained.workspace, folder, captioner_options(trained.checkpoint))
+        access = FeatureAccess.for_captioner(trained.workspace, folder, captioner_options(trained.checkpoints[0]))
         vocabulary = References(trained.workspace.root / trained.text.uri).vocabulary
         if self._net is None:
-            self._net = load_captioner(trained.checkpoint, access, vocabulary.key, len(vocabulary)).to(device).eval()
+            self._net = load_trained(trained.checkpoints, access, vocabulary, device)
         ids = access.usable(ids)
         own = trained.search.model_copy(update={"n_best": min(n_best, trained.search.width)})
         with meter("captioning", len(ids), "clips") as shown:

@@ -17,6 +17,7 @@ from storage.workspace import Workspace
 from tasks.catalogue import catalogue
 from tasks.extract_features import ExtractOptions, extract_features
 from tasks.extractors import FeatureOptions
+from tasks.find_key_frames import FindingOptions, find_key_frames
 from tasks.problems import gather_problems
 from tasks.runtime import Runtime
 from tasks.sample_frames import SamplingOptions, sample_frames
@@ -43,13 +44,16 @@ class Trained:
     """those that these features use"""
     search: SearchOptions
     runtime: Runtime
-    captioner: ArtifactRef
+    captioners: tuple[ArtifactRef, ...]
+    """one, or several that speak as an ensemble"""
     text: ArtifactRef
     tagger: ArtifactRef | None = None
+    refocused: ArtifactRef | None = None
+    """the captioner that finds the key frames which the others read (VRE's third phase)"""
 
     @property
-    def checkpoint(self) -> Path:
-        return self.workspace.root / self.captioner.uri / "captioner.safetensors"
+    def checkpoints(self) -> list[Path]:
+        return [self.workspace.root / captioner.uri / "captioner.safetensors" for captioner in self.captioners]
 
 
 class LooseStages:
@@ -79,7 +83,11 @@ class LooseStages:
         options = ExtractOptions(dataset=LOOSE, features=dict(trained.features), sampling=dict(trained.sampling))
         job, worked = self._do(extract_features, options, videos=videos, **inputs)
         done = job.done() if worked else None
-        return job.work().folder, sum(done.summary["extracted"].values()) if done else 0
+        made = sum(done.summary["extracted"].values()) if done else 0
+        if trained.refocused:
+            read = {"features": job.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
+            job, _ = self._do(find_key_frames, FindingOptions(), **read)
+        return job.work().folder, made
 
     def problems(self) -> list[Problem]:
         """What the stages set aside; `item` is the id of the clip."""

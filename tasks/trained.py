@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from models.captioner import Captioner
 from models.decoders.ensemble import Ensemble
@@ -25,6 +26,11 @@ def open_trained(
     refs = [captioner, *(ref for name, ref in sorted((others or {}).items()) if name.startswith("captioner_"))]
     paths = [work.path(ref) / "captioner.safetensors" for ref in refs]
     access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(paths[0]))
+    return load_trained(paths, access, vocabulary, work.runtime.torch_device()), access
+
+
+def load_trained(paths: Sequence[Path], access: FeatureAccess, vocabulary: Vocabulary, device: str) -> Captioner:
+    """The captioner of one checkpoint, or the mean of several, in eval mode."""
     nets = [load_captioner(path, access, vocabulary.key, len(vocabulary)) for path in paths]
     net = nets[0] if len(nets) == 1 else Ensemble(nets)
-    return net.to(work.runtime.torch_device()).eval(), access
+    return net.to(device).eval()

@@ -47,6 +47,18 @@ def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:
     assert not place.plan(**TWO).to_do
 
 
+def test_own_files_are_captioned_by_all_and_the_report_is_found(place: Place, longtake: Longtake) -> None:
+    plan = place.plan(**TWO)
+    carried_out(plan)
+    used = plan.step("caption")
+    assert used is not None
+    row = read_captions(used.job.work().folder)[0]
+    answer = longtake("caption", place.data / "videos" / f"{row.video_id}.mp4", "-w", place.workspace.root, "--json")
+    (found,) = answer.json["captions"]
+    assert (found["caption"], found["log_prob"]) == (row.caption, row.log_prob)
+    assert longtake("report", "-w", place.workspace.root, "--json").json["made"] is False
+
+
 def test_each_is_boosted_from_its_own_seeding(place: Place) -> None:
     plan = place.plan(**TWO, **BOOSTING)
     labels = [step.label for step in plan.steps]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from flows.recipe import check_recipe, load_recipe
 from storage.checkpoints import Checkpoint
 from storage.errors import UsageError
 from storage.garbage import find_garbage
-from storage.results import read_jsonl
+from storage.results import read_captions, read_jsonl
 from storage.runs import RunRecord
 from tasks.feature_access import FeatureAccess
+from tests.flows.conftest import Longtake
 from tests.flows.toy_place import LABELS, TOY, Place, carried_out
 
 VRE: dict[str, Any] = {
@@ -40,6 +42,20 @@ def test_a_run_seeds_finds_key_frames_and_seeds_again(place: Place) -> None:
     assert json.loads((folders["evaluate"] / "scores.json").read_text())["self_retrieval"] is not None
     assert not place.plan(**VRE, key_frames={"epochs": 3}).to_do
     assert not [item for item in find_garbage(place.workspace, keep=9) if "key_frames" in str(item.path)]
+
+
+def test_own_files_get_key_frames_too_and_the_report_is_found(place: Place, longtake: Longtake) -> None:
+    plan = place.plan(**VRE, key_frames={})
+    carried_out(plan)
+    used = plan.step("caption")
+    assert used is not None
+    expected = {row.video_id: row for row in read_captions(used.job.work().folder)}
+    answer = longtake("caption", place.data / "videos", "-w", place.workspace.root, "--json")
+    found = {Path(row["file"]).stem: row for row in answer.json["captions"]}
+    assert answer.code == 0 and expected and expected.keys() <= found.keys()
+    for id, row in expected.items():
+        assert (found[id]["caption"], found[id]["log_prob"]) == (row.caption, row.log_prob)
+    assert longtake("report", "-w", place.workspace.root, "--json").json["made"] is False
 
 
 def test_the_first_seeding_is_the_one_without_the_section(place: Place) -> None:

@@ -60,7 +60,9 @@ class DemoOptions(Options):
     fps: int = Field(default=12, ge=6, le=60)
     """Frames a second."""
     seconds: float = Field(default=3.0, ge=1, le=60)
-    """Length of a clip; the event takes between a half and three quarters of it."""
+    """Length of a clip."""
+    event: tuple[float, float] = (0.5, 0.73)
+    """The least and the largest part of a clip that its event takes. Below a half, events can miss the middle of their clips."""
     captions: int = Field(default=10, ge=1, le=100)
     """Captions of each clip."""
 
@@ -71,6 +73,13 @@ class DemoOptions(Options):
             raise ValueError(f"size {size} is odd; H.264 stores colour for pairs of pixels, so use an even number")
         return size
 
+    @field_validator("event")
+    @classmethod
+    def _a_part(cls, event: tuple[float, float]) -> tuple[float, float]:
+        if not 0.2 <= event[0] <= event[1] <= 0.9:
+            raise ValueError(f"event {list(event)} must be two parts of a clip, from 0.2 to 0.9, the smaller one first")
+        return event
+
     @property
     def frames(self) -> int:
         """Frames of each clip."""
@@ -79,7 +88,7 @@ class DemoOptions(Options):
     def plan(self) -> list[Clip]:
         """Every clip of this world, not yet drawn."""
         counts: dict[Split, int] = {"train": self.train, "val": self.val, "test": self.test}
-        return plan_world(self.seed, counts, self.frames, self.captions)
+        return plan_world(self.seed, counts, self.frames, self.captions, self.event)
 
 
 def read_demo(options: DemoOptions, root: Path) -> Dataset:
@@ -117,7 +126,7 @@ def draw_world(
 
 def _describe(options: DemoOptions) -> dict[str, Any]:
     """What decides the bytes of a world, as its marker keeps it."""
-    drawn = options.model_dump(exclude={"kind", "name", "path"})
+    drawn = options.model_dump(mode="json", exclude={"kind", "name", "path"})
     return {"format": FORMAT, "options": drawn, "count": options.train + options.val + options.test}
 
 

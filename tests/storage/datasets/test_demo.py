@@ -152,6 +152,21 @@ def test_a_file_in_the_way_is_explained(tmp_path):
         draw_world(tmp_path / "file" / "world", SMALL)
 
 
+@pytest.mark.parametrize(("event", "inside"), [((0.5, 0.73), 1.0), ((0.3, 0.45), 0.6)])
+def test_short_events_miss_the_middle_of_their_clips(event, inside):
+    plan = DemoOptions(event=event).plan()
+    assert all(event[0] - 0.02 <= (c.scene.end - c.scene.start) / c.scene.frames <= event[1] + 0.02 for c in plan)
+    assert all(0 < c.scene.start < c.scene.end < c.scene.frames for c in plan)
+    middle = np.mean([c.scene.start <= c.scene.frames // 2 < c.scene.end for c in plan])
+    assert middle == pytest.approx(inside, abs=0.08)
+
+
+@pytest.mark.parametrize("event", [(0.1, 0.5), (0.6, 0.5), (0.5, 1.0)])
+def test_an_event_that_is_no_part_of_a_clip_is_refused(event):
+    with pytest.raises(ValidationError, match="two parts of a clip"):
+        DemoOptions(event=event)
+
+
 def test_an_odd_size_is_refused():
     with pytest.raises(ValidationError, match="even"):
         DemoOptions(size=97)

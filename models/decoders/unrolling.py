@@ -85,7 +85,7 @@ class GradientAtOnce(torch.autograd.Function):
         return entering.view_as(entering)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         past = torch.cat(ctx.pasts).to(gradient.dtype)
         return gradient, (gradient.t() @ past).to(ctx.dtype), None
 

@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from flows.cli_caption import caption
 from flows.cli_features import features_app
 from flows.cli_options import (
     DEFAULT_WORKSPACE,
@@ -30,7 +31,11 @@ from flows.cli_options import (
     WorkspaceOption,
     existing,
 )
+from flows.cli_production import dashboard, deploy, refresh
+from flows.cli_recipes import recipe_app, recipes
 from flows.cli_report import report
+from flows.cli_serve import serve
+from flows.cli_sweep import sweep, sweeps
 from flows.cli_weights import weights_app
 from flows.printing import err, out, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
@@ -46,6 +51,10 @@ app = typer.Typer(
 )
 app.add_typer(features_app, name="features")
 app.add_typer(weights_app, name="weights")
+app.add_typer(recipe_app, name="recipe")
+app.command()(recipes)
+app.command()(sweep)
+app.command()(sweeps)
 app.command()(report)
 
 
@@ -90,7 +99,9 @@ def run(
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
     loaded = load_recipe(recipe, settings, data, kind)
     if until == _TRAINED:
-        until = "boost" if loaded.boosting else "seed"
+        from flows.pipeline import trained_stage
+
+        until = trained_stage(loaded)
     _go(loaded, Workspace.open(workspace), force or [], until, dry_run, as_json, verbose)
 
 
@@ -113,8 +124,29 @@ def _up_to(stage: str, text: str) -> Callable[..., None]:
 
 
 app.command("extract")(_up_to("extract_features", "Run a recipe up to its features."))
-app.command("train")(_up_to(_TRAINED, "Run a recipe up to its trained captioner."))
+
+
+@app.command()
+def train(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Processes that train together, a GPU each.")] = None,
+    retry_quarantined: RetryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe up to its trained captioner."""
+    settings = [*(settings or []), *([f"runtime.nproc={nproc}"] if nproc else [])]
+    run(recipe, data, workspace, kind, settings, _TRAINED, None, retry_quarantined, False, as_json, False)
+
+
 app.command("evaluate")(_up_to("evaluate", "Run a recipe up to its scores."))
+
+
+for _production in (refresh, deploy, dashboard):
+    app.command()(_production)
 
 
 @app.command()
@@ -138,6 +170,10 @@ def score(
         out.print_json(data=found.to_json())
     else:
         print_comparison(found, out)
+
+
+app.command()(caption)
+app.command()(serve)
 
 
 @app.command()
@@ -211,21 +247,6 @@ def gc(
         out.print(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]", highlight=False)
     verb = "would be freed" if dry_run else "freed"
     out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
-
-
-@app.command()
-def recipes(as_json: JsonOption = False) -> None:
-    """List the shipped recipes."""
-    from flows.recipe import load_recipe, shipped_recipes
-
-    loaded = [load_recipe(name) for name in shipped_recipes()]
-    if as_json:
-        out.print_json(data=[{"name": r.name, "about": r.about.strip()} for r in loaded])
-        return
-    table = Table("recipe", "what it does", box=None, padding=(0, 2, 0, 0))
-    for recipe in loaded:
-        table.add_row(f"[bold]{recipe.name}[/]", " ".join(recipe.about.split()))
-    out.print(table)
 
 
 def _go(

@@ -18,7 +18,20 @@ def demo_recipe(workspace: Workspace, settings: Sequence[str], draw: bool = True
     recipe = load_recipe(name, settings)
     if not isinstance(recipe.dataset, DemoOptions):
         raise UsageError("'longtake demo' draws its own data; for other data use 'longtake run RECIPE --data FOLDER'")
-    world = recipe.dataset
+    return _placed(workspace, recipe, recipe.dataset, draw)
+
+
+def placed_recipe(
+    workspace: Workspace, name: str, settings: Sequence[str], data: Path | str | None, kind: str | None
+) -> Recipe:
+    """A recipe with the folder of its data: the given one, or for the demo a world that is drawn if it is not there."""
+    recipe = load_recipe(name, settings, data, kind)
+    if isinstance(recipe.dataset, DemoOptions) and recipe.dataset.path is None:
+        return _placed(workspace, recipe, recipe.dataset, True)
+    return recipe
+
+
+def _placed(workspace: Workspace, recipe: Recipe, world: DemoOptions, draw: bool) -> Recipe:
     if world.path is None:
         key = digest(world.model_dump(mode="json", exclude={"path", "name"}))
         world = world.model_copy(update={"path": str(workspace.root / "data" / f"demo-{key[:12]}")})

@@ -1,7 +1,7 @@
 """Prefect's settings and its embedded server: start-up that does not depend on luck, and a history that is whole.
 
-A Prefect server named by PREFECT_API_URL or a profile is used as it is. Otherwise Prefect starts a server of its own for
-the time of the run, on the database in PREFECT_HOME."""
+A Prefect server named by PREFECT_API_URL or a profile is used as it is, and so is a dashboard that is up. Otherwise
+Prefect starts a server of its own for the time of the run, on the database in PREFECT_HOME."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from storage.errors import explained
 from storage.workspace import Workspace
 
 _DRAIN_SECONDS = 30.0
+SLOTS = "longtake-gpu"
+"""The global concurrency limit that `longtake deploy --gpu-slots` makes."""
 
 
 def configure(workspace: Workspace, verbose: bool = False) -> None:
@@ -41,12 +43,18 @@ def configure(workspace: Workspace, verbose: bool = False) -> None:
 def started() -> Iterator[None]:
     """The API is there. Two runs that start at once on a new database would both migrate it, so one waits."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, PREFECT_HOME
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    from flows.dashboard import running_api
 
     if PREFECT_API_URL.value():
         yield
         return
     home = Path(PREFECT_HOME.value())
+    if api := running_api(home):
+        with temporary_settings({PREFECT_API_URL: api}):
+            yield
+        return
     notes = home / "longtake-servers"
     with explained(home):
         notes.mkdir(parents=True, exist_ok=True)
@@ -106,20 +114,25 @@ def _command_of(pid: int) -> str:
         return ""
 
 
-def wait_for_history(flow_run_id: UUID) -> bool:
-    """Wait until every task run of a flow run is recorded in a final state: the embedded server takes events from a queue
-    and would lose those still in it when this process ends. False if it could not be seen: results are safe either way."""
+def wait_for_history(flow_run_id: UUID, task_runs: int) -> bool:
+    """Wait until at least so many task runs of a flow run are recorded, and all in a final state: the embedded server takes
+    them from a queue and would lose those still in it when this process ends. Of a run that failed nobody knows how many
+    there are: 0 waits until nothing moves any more. False if it could not be seen: results are safe either way."""
     from httpx import HTTPError
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.client.schemas.objects import TERMINAL_STATES
     from prefect.exceptions import PrefectException
 
-    mine = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
-    deadline = time.monotonic() + _DRAIN_SECONDS
+    mine = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}}
+    final = {"task_runs": {"state": {"type": {"any_": sorted(state.value for state in TERMINAL_STATES)}}}}
+    deadline, still = time.monotonic() + _DRAIN_SECONDS, 0
     with get_client(sync_client=True) as client, suppress(HTTPError, PrefectException):
         while time.monotonic() < deadline:
-            runs = client.read_task_runs(flow_run_filter=mine)
-            if runs and all(run.state and run.state.is_final() for run in runs):
+            all_, ended = (
+                client.request("POST", "/task_runs/count", json=asked).json() for asked in (mine, mine | final)
+            )
+            still = still + 1 if all_ == ended and all_ >= task_runs else 0
+            if still >= (1 if task_runs else 5):
                 return True
             time.sleep(0.2)
     return False

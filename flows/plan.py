@@ -5,7 +5,7 @@ the run itself all go by the same plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,9 +80,16 @@ class Planner:
     """Called like a stage by the sentence of a flow: works out the stage's key and state, runs nothing."""
 
     def __init__(
-        self, plan: Plan, runtime: Runtime, force: frozenset[str], until: str | None, before: dict[str, Earlier]
+        self,
+        plan: Plan,
+        runtime: Runtime,
+        force: frozenset[str],
+        until: str | None,
+        before: dict[str, Earlier],
+        order: Sequence[str] = (),
     ):
         self.plan, self.runtime, self.force, self.until, self.before = plan, runtime, force, until, before
+        self.order = order
         self._forced: dict[
             str, str
         ] = {}  # place of a result that is made again under the same key -> label of its step
@@ -95,11 +102,14 @@ class Planner:
         return job.ref
 
     def _is_over(self, upcoming: Stage) -> bool:
-        """Whether --until is behind us. Several samplings are several steps of one stage: its name stands for all."""
-        if self.until is None or not self.plan.steps:
-            return False
-        last = self.plan.steps[-1]
-        return self.until == last.label != last.job.stage.name or self.until == last.job.stage.name != upcoming.name
+        """Whether --until is behind us. Several samplings are several steps of one stage, whose name stands for all: it is
+        behind us when a stage comes that is after it in the order of stages."""
+        reached = self.plan.step(self.until) if self.until else None
+        if reached is None or self.until != reached.job.stage.name:
+            return reached is not None
+        if upcoming.name not in self.order or self.until not in self.order:
+            return upcoming.name != self.until
+        return self.order.index(upcoming.name) > self.order.index(self.until)
 
     def _assess(self, job: Job) -> Step:
         done = job.done()
@@ -167,14 +177,14 @@ def make_plan(
     data: Path,
     force: frozenset[str] = frozenset(),
     until: str | None = None,
-    stage_names: frozenset[str] = frozenset(),
+    stage_names: Sequence[str] = (),
 ) -> Plan:
-    """Plan the flow that `sentence` describes."""
+    """Plan the flow that `sentence` describes; `stage_names` are all that it can have, in their order."""
     for name in (*force, *((until,) if until else ())):
         if stage_names and name.split("[")[0] not in stage_names:
             raise UsageError(f"there is no stage '{name}'; stages: {', '.join(sorted(stage_names))}")
     plan = Plan(recipe, workspace, data)
-    planner = Planner(plan, recipe.runtime, force, until, _earlier(workspace, recipe))
+    planner = Planner(plan, recipe.runtime, force, until, _earlier(workspace, recipe), stage_names)
     with suppress(_EndOfPlan):
         sentence(planner, recipe)
     for name in (*force, *((until,) if until else ())):

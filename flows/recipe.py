@@ -7,12 +7,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from models.captioners.vre import VreOptions
 from models.decoders.search import SearchOptions
 from models.embedding.tagger import TaggerOptions
 from models.zoo import CaptionerOptions
@@ -24,6 +25,7 @@ from storage.vocabulary import TextOptions
 from tasks.boost import BoostingOptions
 from tasks.evaluate import EvaluationOptions
 from tasks.extractors import FeatureOptions, TaggerFeature, sampling_of
+from tasks.find_key_frames import KEY_FRAMES, KeyFrameOptions
 from tasks.find_neighbours import NeighbourOptions
 from tasks.report import ReportOptions
 from tasks.runtime import Runtime
@@ -44,6 +46,20 @@ class TaggerSection(Options):
     """the net"""
     training: TaggerTraining = TaggerTraining()
     """how it is trained"""
+
+
+class EnsembleOptions(Options):
+    """The recipe's captioner trained several times; captions come from the mean of their probabilities (GLD, Table II)."""
+
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=2)
+    """the seed of each training, in place of seeding.seed and boosting.seed"""
+
+    @field_validator("seeds")
+    @classmethod
+    def _all_different(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError(f"the same seed gives the same captioner: name each of {list(seeds)} once")
+        return seeds
 
 
 def _uniform_frames() -> dict[str, Sampling]:
@@ -77,8 +93,12 @@ class Recipe(Options):
     """the common space of videos and captions (VSE++), where the global reward is wanted"""
     seeding: SeedingOptions = SeedingOptions()
     """training by cross-entropy"""
+    key_frames: KeyFrameOptions | None = None
+    """VRE's third phase, where it is wanted: seeding once more with the key frames that the seeded captioner found"""
     boosting: BoostingOptions | None = None
     """training by rewards after it, where it is wanted"""
+    ensemble: EnsembleOptions | None = None
+    """several captioners that speak as one, where they are wanted"""
     decoding: SearchOptions = SearchOptions()
     """how captions are looked for after training"""
     evaluation: EvaluationOptions = EvaluationOptions()
@@ -122,6 +142,44 @@ class Recipe(Options):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _key_frames_can_be_found(self) -> Self:
+        if self.key_frames is None:
+            return self
+        net = self.captioner
+        if not isinstance(net, VreOptions) or net.steps != 2 or net.key_frames is not None:
+            raise ValueError(
+                "key_frames is for a captioner of kind 'vre' with two steps that looks for its key frames itself; leave the "
+                "section out"
+            )
+        if KEY_FRAMES in self.features:
+            raise ValueError(
+                f"features.{KEY_FRAMES}: the name is taken by the key frames that are found; choose another"
+            )
+        if self.ensemble is not None:
+            raise ValueError(
+                "an ensemble reads the same features, but with key_frames each captioner has its own; leave one of the two out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_global_reward_has_its_tables(self) -> Self:
+        wanted = self.boosting.global_reward if self.boosting else None
+        if wanted is None:
+            return self
+        if self.embedding is None:
+            raise ValueError(
+                "boosting.global_reward compares captions by an embedding, but the recipe has no 'embedding' section; add "
+                f"'embedding: {{net: {{features: [{next(iter(self.features))}]}}}}'"
+            )
+        if wanted.neighbour and (self.neighbours is None or "train" not in self.neighbours.queries):
+            raise ValueError(
+                "boosting.global_reward compares with each training video's nearest neighbour; add 'neighbours: "
+                f"{{feature: {next(iter(self.features))}}}', whose queries have train, or set "
+                "boosting.global_reward.neighbour to 0"
+            )
+        return self
+
 
 def shipped_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: path.stem)}
@@ -130,25 +188,32 @@ def shipped_recipes() -> dict[str, Path]:
 def load_recipe(
     name: str, settings: Sequence[str] = (), data: Path | str | None = None, kind: str | None = None
 ) -> Recipe:
-    """A shipped recipe by name or any YAML file by path, with `a.b=c` settings applied, its data folder set by `data`
-    and, with `kind`, its data set read as another kind."""
-    path = _find(name)
+    """A shipped recipe by name, any YAML file by path, or the YAML itself, with `a.b=c` settings applied, its data folder
+    set by `data` and, with `kind`, its data set read as another kind."""
+    path = None if "\n" in name else _find(name)
+    where = str(path) if path else "given as text"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(path.read_text(encoding="utf-8") if path else name)
     except OSError as error:
-        raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read the recipe {where}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recipe {path} is not valid YAML: {error}") from error
+        raise UsageError(f"the recipe {where} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"the recipe {path} must be a mapping of sections (dataset, features, captioner, ...)")
-    values.setdefault("name", path.stem)
+        raise UsageError(f"the recipe {where} must be a mapping of sections (dataset, features, captioner, ...)")
+    if path:
+        values.setdefault("name", path.stem)
     if kind is not None:
         values["dataset"] = {"kind": kind}
     for setting in settings:
         _apply(values, setting)
     if data is not None and isinstance(values.get("dataset"), dict):
         values["dataset"]["path"] = str(data)
-    return check_recipe(values, str(path))
+    return check_recipe(values, where)
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """A recipe as YAML that `load_recipe` reads: what a flow gets that may run on another machine."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def check_recipe(values: dict[str, Any], where: str) -> Recipe:

@@ -22,6 +22,7 @@ _INPUTS = {
     "extract_features": "features",
     "seed": "seeded",
     "boost": "boosted",
+    "find_key_frames": "key_frames",
     "find_neighbours": "neighbours",
     "train_tagger": "tagger",
     "caption": "captions",
@@ -95,10 +96,8 @@ def _report_job(workspace: Workspace, run: RunRecord) -> Job:
     """The report of a run as its record has it: of the very results that it used, whatever the data is like by now."""
     recipe = check_recipe(run.recipe, f"of run {run.id}")
     inputs = {}
-    for label, (stage, key) in run.stages.items():
-        name = f"frames_{label[len('sample_frames[') : -1]}" if stage == "sample_frames" else _INPUTS.get(stage)
-        if name is None:
-            continue
+    for label, name in _input_names(run).items():
+        stage, key = run.stages[label]
         if workspace.done(stage, key) is None:
             if stage in _NEEDED:
                 raise UsageError(
@@ -108,6 +107,21 @@ def _report_job(workspace: Workspace, run: RunRecord) -> Job:
             continue
         inputs[name] = ArtifactRef(stage, f"artifacts/{stage}/{key}", key)
     return report.job(workspace, Path(run.data), recipe.runtime, page_options(recipe), inputs)
+
+
+def _input_names(run: RunRecord) -> dict[str, str]:
+    """label -> what the report calls the stage's result, as the pipeline does: of an ensemble's stages the first has the plain
+    name, the others a number; where key frames were found, the captioner that found them is the refocused one."""
+    names: dict[str, str] = {}
+    for label, (stage, _) in run.stages.items():
+        if stage == "sample_frames":
+            names[label] = f"frames_{label[len('sample_frames[') : -1]}"
+        elif label == "seed" and "find_key_frames" in run.stages:
+            names[label] = "refocused"
+        elif name := _INPUTS.get(stage):
+            count = sum(known == name or known.startswith(f"{name}_") for known in names.values())
+            names[label] = f"{name}_{count + 1}" if count else name
+    return names
 
 
 def _comparison_job(workspace: Workspace, runs: Sequence[RunRecord], jobs: Sequence[Job]) -> Job:

@@ -102,7 +102,8 @@ class TransposedNet(nn.Module):
         self.cell = nn.LSTMCell(hidden, size)
 
     def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Rebuilt:
-        weights = states.attention() * words.unsqueeze(-1)
+        assert states.attention is not None  # the options refuse a base without attention
+        weights = states.attention * words.unsqueeze(-1)
         contexts = torch.bmm(weights.transpose(1, 2), states.hidden)
         rows = _frame_by_frame(self.cell, frames, lambda t, _: contexts[:, t])
         return Rebuilt(rows, frames, frames.shape[1], per_frame=True)

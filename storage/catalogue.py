@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,14 @@ class Inventory:
         return parts
 
     @cached_property
+    def captions_of(self) -> dict[str, list[str]]:
+        """video id -> its captions, in order."""
+        found: dict[str, list[str]] = {}
+        for caption in self.dataset.captions:
+            found.setdefault(caption.video_id, []).append(caption.text)
+        return found
+
+    @cached_property
     def key(self) -> str:
         problems = ((p.item, p.kind, p.reason) for p in self.dataset.problems)
         return digest(self.dataset.name, self.parts, digest_rows(problems))
@@ -116,6 +124,14 @@ class Catalogue:
     @cached_property
     def captions(self) -> pa.Table:
         return _read(self.folder / "captions.parquet")
+
+    @cached_property
+    def captions_of(self) -> dict[str, list[str]]:
+        """video id -> its captions, in order."""
+        found: dict[str, list[str]] = {}
+        for id, text in zip(self.captions["video_id"].to_pylist(), self.captions["text"].to_pylist(), strict=True):
+            found.setdefault(id, []).append(text)
+        return found
 
     @cached_property
     def problems(self) -> list[Problem]:
@@ -203,14 +219,35 @@ def problem_table(problems: Iterable[Problem]) -> pa.Table:
     return pa.table([[getattr(p, name) for p in ordered] for name in names], schema=_PROBLEM_SCHEMA)
 
 
-def compare(before: pa.Table, after: Inventory) -> str:
-    """What changed between a catalogue's videos and an inventory, in words: '3 videos added, 1 changed'."""
-    old = dict(zip(before["id"].to_pylist(), before["key"].to_pylist(), strict=True))
+@dataclass(frozen=True)
+class Changes:
+    """How many videos differ between two states of a data set."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    recaptioned: int = 0
+    """videos that are the same, with other captions"""
+
+    @property
+    def videos(self) -> int:
+        return self.added + self.removed + self.changed + self.recaptioned
+
+    def __str__(self) -> str:
+        """In words: '3 videos added, 1 video changed'."""
+        words = [f"{n} {'video' if n == 1 else 'videos'} {what}" for what, n in asdict(self).items() if n]
+        return ", ".join(words) or "splits or problems changed"
+
+
+def compare(before: Catalogue, after: Inventory) -> Changes:
+    """What changed between a catalogue and an inventory."""
+    old = dict(zip(before.videos["id"].to_pylist(), before.videos["key"].to_pylist(), strict=True))
     new = after.record_keys
-    figures = {
-        "added": len(new.keys() - old.keys()),
-        "removed": len(old.keys() - new.keys()),
-        "changed": sum(old[id] != new[id] for id in old.keys() & new.keys()),
-    }
-    words = [f"{n} {'video' if n == 1 else 'videos'} {what}" for what, n in figures.items() if n]
-    return ", ".join(words) or "captions, splits or problems changed"
+    both = old.keys() & new.keys()
+    told, tell = before.captions_of, after.captions_of
+    return Changes(
+        added=len(new.keys() - old.keys()),
+        removed=len(old.keys() - new.keys()),
+        changed=sum(old[id] != new[id] for id in both),
+        recaptioned=sum(old[id] == new[id] and told.get(id) != tell.get(id) for id in both),
+    )

@@ -5,6 +5,7 @@ No pickle anywhere: a checkpoint from a stranger can be wrong, but it can run no
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from storage.atomic import write_bytes
+from storage.atomic import replacing, write_bytes
 from storage.errors import Mismatch, StorageError
 
 _FORMAT = "longtake-checkpoint-1"
@@ -58,3 +59,48 @@ class Checkpoint:
                     f"this checkpoint was trained with {name} {str(found)[:12]}, not {wanted[:12]}; "
                     "use the run it belongs to, or train again"
                 )
+
+
+class LastCheckpoints:
+    """The newest checkpoint of a training under `path`, and a few before it beside it: `last.safetensors`, `last-2`, `last-3`.
+
+    Every name is whole at every moment. An older one is there for the day when the newest cannot be read."""
+
+    def __init__(self, path: Path, keep: int = 1):
+        self.path, self.keep = path, keep
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        for place in range(self.keep, 1, -1):
+            older, newer = self._name(place), self._name(place - 1)
+            if newer.exists():
+                with replacing(older) as temp:
+                    os.link(newer, temp)  # the newest keeps its name until the new one takes it
+        checkpoint.save(self.path)
+
+    def load(self) -> Checkpoint | None:
+        """The newest that can be read, or None where there is none at all."""
+        unreadable: StorageError | None = None
+        for path in self.paths():
+            try:
+                return Checkpoint.load(path)
+            except StorageError as error:
+                unreadable = unreadable or error
+        if unreadable is not None:
+            raise unreadable
+        return None
+
+    def paths(self) -> list[Path]:
+        """Those that are there, newest first, however many were kept when they were written."""
+        older = sorted(self.path.parent.glob(f"{self.path.stem}-*{self.path.suffix}"), key=self._place)
+        return [path for path in (self.path, *older) if path.exists()]
+
+    def remove(self) -> None:
+        for path in reversed(self.paths()):
+            path.unlink(missing_ok=True)
+
+    def _name(self, place: int) -> Path:
+        return self.path if place == 1 else self.path.with_stem(f"{self.path.stem}-{place}")
+
+    def _place(self, path: Path) -> int:
+        number = path.stem.removeprefix(f"{self.path.stem}-")
+        return int(number) if number.isdecimal() else 0

@@ -9,6 +9,7 @@ LongtakeError              printed without a traceback; exit code 1
 ├── Mismatch               two artifacts that were not made for each other
 ├── ClusterLost            workers of a cluster die again and again (tasks/cluster.py)
 └── StorageError           the workspace cannot be read or written (full, read-only, damaged)
+    └── PassingFailure     a disk or network that may answer the next time: worth another try
 """
 
 from __future__ import annotations
@@ -62,6 +63,33 @@ class StorageError(LongtakeError):
     """The workspace cannot be read or written."""
 
 
+class PassingFailure(StorageError):
+    """Input or output failed in a way that often passes by itself: a network disk, an object store, a busy device."""
+
+
+_PASSING = {
+    getattr(errno, name)
+    for name in [
+        "EIO",
+        "EREMOTEIO",
+        "ESTALE",
+        "ETIMEDOUT",
+        "EAGAIN",
+        "EBUSY",
+        "EINTR",
+        "ENOLINK",
+        "EPIPE",
+        "ECONNRESET",
+        "ECONNREFUSED",
+        "ECONNABORTED",
+        "ENOTCONN",
+        "ENETDOWN",
+        "ENETUNREACH",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+    ]
+    if hasattr(errno, name)  # not every system has all of them
+}
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: free some room ('longtake gc --dry-run' shows what can go), then run the same command",
     errno.EDQUOT: "the disk quota is used up: free some room, then run the same command",
@@ -76,7 +104,8 @@ _REMEDIES = {
 def explain_os_error(error: OSError, where: Path | str) -> StorageError:
     """The same failure in words a person can act on."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk, then run the same command; finished work is kept")
-    return StorageError(f"cannot write {error.filename or where}: {error.strerror or error}; {remedy}")
+    kind = PassingFailure if error.errno in _PASSING else StorageError
+    return kind(f"cannot write {error.filename or where}: {error.strerror or error}; {remedy}")
 
 
 @contextmanager

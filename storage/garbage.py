@@ -12,6 +12,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from storage.atomic import TEMP_MARK
+from storage.datasets.loose import LOOSE
 from storage.errors import explained
 from storage.runs import latest_runs
 from storage.workspace import Workspace
@@ -29,10 +30,12 @@ class Garbage:
 
 
 def find_garbage(workspace: Workspace, keep: int = 1) -> list[Garbage]:
-    """What no one of the newest `keep` runs of each recipe refers to. Imported features are never garbage."""
+    """What no one of the newest `keep` runs of each recipe refers to. Imported features are never garbage; those of loose files
+    stay for as long as a kept run extracts its own in the same way."""
     runs = latest_runs(workspace, keep)
     kept_results = {(stage, key) for run in runs for stage, key in run.stages.values()}
     kept_stores = {store for run in runs for store in run.stores}
+    kept_stores |= {f"{LOOSE}/{Path(store).name}" for store in kept_stores}
     found = []
     artifacts = workspace.root / "artifacts"
     for folder in sorted(artifacts.glob("*/*")):

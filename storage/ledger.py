@@ -1,4 +1,4 @@
-"""What is known of source files: their content hashes, what probing found, and what failed and why.
+"""What is known of source files: their content hashes, what probing found, where they cut, and what failed and why.
 
 One small SQLite file. Everything in it can be made again from the sources, so losing it costs time and no result."""
 
@@ -30,6 +30,9 @@ create table if not exists probes (
 ) without rowid;
 create table if not exists failures (
     record_key text, extractor_key text, kind text, reason text, primary key (record_key, extractor_key)
+) without rowid;
+create table if not exists cuts (
+    key text, version integer, moments blob, strengths blob, primary key (key, version)
 ) without rowid;
 """
 _TRUST_AFTER_NS = 2_000_000_000  # a file younger than this when hashed may change again within its mtime's resolution
@@ -148,6 +151,21 @@ class Ledger:
             db.execute("begin")
             db.executemany("delete from probes where key = ? and version = ?", [(key, version) for key in keys])
             db.execute("commit")
+
+    def cuts(self, keys: Iterable[str], version: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """content hash -> moments (N,) and strengths (N,) of the cuts, of the files that were looked through."""
+        found = {}
+        with self._open() as db:
+            for key in dict.fromkeys(keys):
+                query = "select moments, strengths from cuts where key = ? and version = ?"
+                for moments, strengths in db.execute(query, (key, version)):
+                    found[key] = np.frombuffer(moments, np.float64), np.frombuffer(strengths, np.float64)
+        return found
+
+    def note_cuts(self, key: str, version: int, moments: np.ndarray, strengths: np.ndarray) -> None:
+        blobs = (np.asarray(moments, np.float64).tobytes(), np.asarray(strengths, np.float64).tobytes())
+        with self._open() as db:
+            db.execute("insert or replace into cuts values (?,?,?,?)", (key, version, *blobs))
 
     def failures(self, extractor_key: str) -> dict[str, tuple[str, str]]:
         """record key -> (kind, reason) of what this extractor could not read."""

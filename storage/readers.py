@@ -46,10 +46,12 @@ class Reader(Protocol):
 class PyavReader:
     """FFmpeg's libraries through PyAV. A packet that cannot be decoded is left out and noted as damage, unless it comes
     before the first frame: there it leans on what was cut away, and no player shows it. `rotation` is the turn of the
-    last frame rendered, None if it has no display matrix."""
+    last frame rendered, None if it has no display matrix. With `size` (width, height) frames are rendered as thumbnails,
+    which is quick and not exact: nothing that is stored may come from them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
         self.path = path
+        self.size = size
         self.damaged = False
         self.rotation: int | None = None
         self._to_rgb = VideoReformatter()  # kept: to set it up costs more than to convert a small frame
@@ -75,7 +77,9 @@ class PyavReader:
     def render(self, frame: av.VideoFrame) -> Picture:
         """A decoded frame as (H, W, 3) RGB, upright."""
         try:
-            rgb: Picture = np.asarray(self._to_rgb.reformat(frame, format="rgb24", threads=1).to_ndarray(), np.uint8)
+            width, height = self.size or (None, None)
+            made = self._to_rgb.reformat(frame, width=width, height=height, format="rgb24", threads=1)
+            rgb: Picture = np.asarray(made.to_ndarray(), np.uint8)
             matrix = frame.side_data.get("DISPLAYMATRIX")
             self.rotation = frame.rotation if matrix else None
             return upright(rgb, matrix) if isinstance(matrix, SideData) else rgb

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from models.training.parallel import Ranks
 from models.types import PAD, Batch
 from storage.text_tables import caption_id
 from tasks.feature_access import FeatureAccess
@@ -16,7 +17,8 @@ from tasks.feature_access import FeatureAccess
 
 class CaptionBatches:
     """Every epoch shows every video once, with `captions_per_video` of its captions drawn without repeats (all, if it has
-    fewer). `caption_ns` are the captions' own numbers, by which their weights are kept: one without a word is not there."""
+    fewer). `caption_ns` are the captions' own numbers, by which their weights are kept: one without a word is not there. Of
+    `ranks`, each process gets its part of every batch, which may be without videos."""
 
     def __init__(
         self,
@@ -28,10 +30,12 @@ class CaptionBatches:
         captions_per_video: int,
         seed: int,
         weights: Mapping[str, float] | None = None,
+        ranks: Ranks | None = None,
     ):
         self.access, self.captions, self.caption_ns, self.ids = access, captions, caption_ns, list(ids)
         self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
         self.weights = weights
+        self.ranks = ranks or Ranks()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -49,16 +53,20 @@ class CaptionBatches:
             yield self._batch([self.ids[i] for i in chosen], draw)
 
     def _batch(self, ids: list[str], draw: np.random.Generator) -> Batch:
+        # All processes that train together draw for all videos, so that a caption does not depend on how many they are.
+        drawn = {id: draw.permutation(len(self.captions[id]))[: self.captions_per_video] for id in ids}
         tokens, owner, caption_ids = [], [], []
-        for row, id in enumerate(ids):
-            count = len(self.captions[id])
-            for n in draw.permutation(count)[: self.captions_per_video]:
+        mine = self.ranks.part(ids)
+        if not mine:
+            return Batch((), {}, {})
+        for row, id in enumerate(mine):
+            for n in drawn[id]:
                 tokens.append(self.captions[id][n])
                 owner.append(row)
                 caption_ids.append(caption_id(id, self.caption_ns[id][n]))
-        features, masks = self.access.read(ids)
+        features, masks = self.access.read(mine)
         weights = None if self.weights is None else torch.tensor([self.weights[id] for id in caption_ids])
-        return Batch(tuple(ids), features, masks, pad(tokens), torch.tensor(owner), tuple(caption_ids), weights)
+        return Batch(tuple(mine), features, masks, pad(tokens), torch.tensor(owner), tuple(caption_ids), weights)
 
 
 def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -3,27 +3,26 @@ the seeded captioner among them, so that it never ends worse than it began; resu
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from models.captioner import Captioner
 from models.captioners.recnet import RecNetOptions
 from models.losses.cross_entropy import CrossEntropy
 from models.losses.policy_gradient import Dropout, PolicyGradient, Reward, signs_of_collapse
 from models.losses.reconstruction import Reconstruction
 from models.rewards.baselines import BaselineOptions, SampleBaseline, TruthBaseline, truth_means
 from models.rewards.consensus import Consensus, ConsensusOptions
+from models.rewards.global_discriminative import GlobalOptions
 from models.rewards.local_discriminative import LocalDiscriminative, WordRewardOptions
-from models.training.loop import FitOptions, Progress, undisturbed
+from models.rewards.sum import SumOfRewards
+from models.training.loop import FitOptions, undisturbed
 from models.training.objective import Objective, Term
 from models.zoo import CaptionerOptions
-from storage.atomic import write_jsonl
 from storage.checkpoints import Checkpoint
 from storage.errors import MissingFeatures
 from storage.options import Options
@@ -33,11 +32,14 @@ from storage.text_tables import ReferenceTable
 from tasks.batches import CaptionBatches
 from tasks.captioning import validation_cider
 from tasks.feature_access import FeatureAccess
+from tasks.global_reward import open_global_reward
 from tasks.prepare_text import open_index, open_weights
-from tasks.progress import console, meter
+from tasks.progress import console
 from tasks.seed import captioner_options, load_captioner
 from tasks.stage import Made, Work, stage
-from tasks.training_state import model_only, resume, to_checkpoint, train
+from tasks.training_run import Best, Judgement, Trained, Training, finish_training
+from tasks.training_state import resume
+from tasks.training_together import trained_together
 
 
 class BoostingOptions(FitOptions):
@@ -62,6 +64,9 @@ class BoostingOptions(FitOptions):
     """What a caption earns."""
     word_rewards: WordRewardOptions | None = None
     """What each word earns (GLD), in place of `reward`."""
+    global_reward: GlobalOptions | None = None
+    """What a caption earns on top for fitting its own video better than others (GLD); the recipe's sections `embedding` and
+    `neighbours` say by what."""
     baseline: BaselineOptions = SampleBaseline()
     """What the reward is compared with."""
     xe: float = Field(0.0, ge=0)
@@ -83,6 +88,11 @@ class BoostingOptions(FitOptions):
             raise ValueError("word_rewards take the place of reward: leave one of them out")
         if isinstance(self.baseline, SampleBaseline) and self.samples < 2:
             raise ValueError("baseline b2 compares the samples of a video with each other: set samples to 2 or more")
+        if isinstance(self.baseline, TruthBaseline) and self.global_reward is not None:
+            raise ValueError(
+                "baseline b1 knows what true captions score, not how well they fit their video in this batch: with "
+                "global_reward choose second_sample, scst, b2 or none"
+            )
         return self
 
 
@@ -94,10 +104,8 @@ class BoostOptions(Options):
     """Longest caption that is drawn, and longest caption in validation."""
 
 
-_SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
-
-
-@stage(version=1)
+@stage(version=1, device=True)
+@trained_together("boosting")
 def boost(
     work: Work,
     options: BoostOptions,
@@ -105,8 +113,11 @@ def boost(
     features: ArtifactRef,
     text_train: ArtifactRef,
     text_val: ArtifactRef,
+    embedding: ArtifactRef | None = None,
+    neighbours: ArtifactRef | None = None,
     **parts: ArtifactRef,
 ) -> Made:
+    """`embedding` and `neighbours` are read where the global reward is asked for."""
     device, how = work.runtime.torch_device(), options.boosting
     start = work.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
@@ -120,60 +131,68 @@ def boost(
         )
     validation = {id: refs for id, refs in references.sentences("val").items() if access.usable([id])}
     captioner = load_captioner(start, access, references.vocabulary.key, len(references.vocabulary)).to(device)
-    policy = policy_gradient(references, how, options.max_words)
+    beyond: GlobalJudge | None = None
+    if how.global_reward is not None:
+        beyond = partial(open_global_reward, work, how.global_reward, references, features, embedding, neighbours)
+    policy = policy_gradient(references, how, options.max_words, beyond)
     objective = _objective(policy, how, net)
     wanted = how.captions if len(objective.terms) > 1 else 1  # none is looked at: the fewest that a batch can have
     batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, wanted, how.seed)
 
     torch.manual_seed(how.seed)
-    state, kept = resume(work.folder / "last.safetensors")
-    about = Checkpoint.load(start).values
-    if not kept:
-        kept = _begin(work, start, captioner, access, references, validation, options, device)
-    history: list[dict[str, Any]] = kept["history"]
-    best: dict[str, Any] = kept["best"]
-    if kept["stopped"]:
-        return _finish(work, history, best)
-    total, saved = how.epochs * batches.steps_per_epoch, time.monotonic()
-    with meter("boosting", total, "steps") as shown:
-        sums: dict[str, float] = kept["sums"]
-        for progress in train(captioner, objective, batches, how, state, device):
-            for name, value in (progress.losses | policy.statistics).items():
-                sums[name] = sums.get(name, 0.0) + value
-            reward, loss = policy.statistics["reward"], progress.losses["total"]
-            shown.to(progress.step, f"loss {loss:.3f}  reward {reward:.3f}  best CIDEr {max(best['cider'], 0):.3f}")
-            stopped = False
-            if progress.end_of_epoch:
-                history.append(_curve_point(progress, sums, how))
-                sums, last = {}, progress.epoch + 1 == how.epochs
-                if validation and (last or (progress.epoch + 1) % how.validate_every == 0):
-                    with undisturbed(captioner):
-                        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
-                    history[-1]["val_cider"] = cider
-                    if cider > best["cider"]:
-                        best = {"cider": cider, "epoch": progress.epoch}
-                        _save_best(work, progress, about)
-                    stopped = progress.epoch - best["epoch"] >= how.patience
-                elif not validation and last:
-                    best = {"cider": -1.0, "epoch": progress.epoch}
-                    _save_best(work, progress, about)
-                stopped = stopped or last
-            if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
-                values = {"history": history, "best": best, "sums": sums, "stopped": stopped}
-                to_checkpoint(progress.snapshot(), **values).save(work.folder / "last.safetensors")
-                saved = time.monotonic()
-            if stopped:
-                break
-    return _finish(work, history, best)
+    found = resume(work.folder / "last.safetensors")
+    seeded_captioner = Checkpoint.load(start)
+
+    def judge() -> Judgement:
+        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
+        return Judgement(cider, {"val_cider": cider})
+
+    def begin() -> tuple[dict[str, Any], Best]:
+        """The seeded captioner is the best so far."""
+        point: dict[str, Any] = {"epoch": 0, "step": 0}
+        if validation:
+            with undisturbed(captioner):
+                point |= judge().shown
+        before = Checkpoint(seeded_captioner.tensors, seeded_captioner.values | {"epoch": -1})
+        before.save(work.folder / "captioner.safetensors")
+        return point, Best(point.get("val_cider", -1.0))
+
+    training = Training(
+        label="boosting",
+        model=captioner,
+        objective=objective,
+        batches=batches,
+        how=how,
+        result="captioner.safetensors",  # in the form that seeding gave it, so that whoever takes one takes the other
+        about={name: value for name, value in seeded_captioner.values.items() if name != "epoch"}
+        | {"boosting": how.model_dump(mode="json")},
+        judge=judge if validation else None,
+        measure="CIDEr",
+        patience=how.patience,
+        validate_every=how.validate_every,
+        begin=begin,
+        figures=lambda: policy.statistics,
+        point=lambda epoch, means: _watched(epoch, means, how),
+    )
+    return _made(finish_training(work, training, found))
 
 
-def policy_gradient(references: References, how: BoostingOptions, max_words: int) -> PolicyGradient:
-    """The loss with the tables of the training split behind its rewards; tables made for other words are refused."""
+GlobalJudge = Callable[[Sequence[str]], Reward]
+"""the ids of the videos in the order of their numbers -> the global reward of captions for them"""
+
+
+def policy_gradient(
+    references: References, how: BoostingOptions, max_words: int, judge: GlobalJudge | None = None
+) -> PolicyGradient:
+    """The loss with the tables of the training split behind its rewards; tables made for other words are refused. What
+    `judge` gives is added to them."""
     index, table = open_index(references)
     consensus = Consensus(index, how.reward, table.origin.eos)
     reward: Reward = consensus
     if how.word_rewards is not None:
         reward = LocalDiscriminative(index, how.word_rewards, table.origin.eos)
+    if judge is not None:
+        reward = SumOfRewards(judge(table.video_ids), reward)
     return PolicyGradient(
         reward,
         {id: number for number, id in enumerate(table.video_ids)},
@@ -202,58 +221,25 @@ def _objective(policy: PolicyGradient, how: BoostingOptions, net: CaptionerOptio
     return Objective(**terms)
 
 
-def _begin(
-    work: Work,
-    start: Path,
-    captioner: Captioner,
-    access: FeatureAccess,
-    references: References,
-    validation: dict[str, list[str]],
-    options: BoostOptions,
-    device: str,
-) -> dict[str, Any]:
-    """Where boosting starts: the seeded captioner is the best so far."""
-    point: dict[str, Any] = {"epoch": 0, "step": 0}
-    if validation:
-        with undisturbed(captioner):
-            point["val_cider"] = validation_cider(captioner, access, references, validation, options.max_words, device)
-    found = Checkpoint.load(start)
-    Checkpoint(found.tensors, found.values | {"epoch": -1}).save(work.folder / "captioner.safetensors")
-    best = {"cider": point.get("val_cider", -1.0), "epoch": -1}
-    return {"history": [point], "best": best, "sums": {}, "stopped": False}
-
-
-def _curve_point(progress: Progress, sums: Mapping[str, float], how: BoostingOptions) -> dict[str, Any]:
-    means = {name: total / progress.steps_per_epoch for name, total in sums.items()}
-    point: dict[str, Any] = {
-        "epoch": progress.epoch + 1,
-        "step": progress.step,
-        "learning_rate": progress.learning_rate,
-    }
-    point |= means
-    if signs := signs_of_collapse(means, how.samples):
-        point["warning"] = "; ".join(signs)
-        told = f"  boosting collapses in epoch {point['epoch']}: {point['warning']}; {_REMEDY}"
-        console.print(told, highlight=False, markup=False)
-    return point
+def _watched(epoch: int, means: dict[str, float], how: BoostingOptions) -> dict[str, Any]:
+    """The means of an epoch, and a warning beside them, told at once, where boosting collapses."""
+    signs = signs_of_collapse(means, how.samples)
+    if not signs:
+        return dict(means)
+    warning = "; ".join(signs)
+    console.print(f"  boosting collapses in epoch {epoch}: {warning}; {_REMEDY}", highlight=False, markup=False)
+    return means | {"warning": warning}
 
 
 _REMEDY = "a lower learning_rate, some xe or another baseline may help"
 
 
-def _save_best(work: Work, progress: Progress, about: dict[str, Any]) -> None:
-    """In the form that seeding gave the captioner, so that whoever takes one takes the other."""
-    checkpoint = model_only(to_checkpoint(progress.snapshot()), **about | {"epoch": progress.epoch})
-    checkpoint.save(work.folder / "captioner.safetensors")
-
-
-def _finish(work: Work, history: list[dict[str, Any]], best: dict[str, Any]) -> Made:
-    write_jsonl(work.folder / "curves.jsonl", history)
-    (work.folder / "last.safetensors").unlink(missing_ok=True)
+def _made(trained: Trained) -> Made:
+    history, best = trained.history, trained.best
     summary = {
         "epochs": len(history) - 1,
-        "best_epoch": best["epoch"] + 1,
-        "val_cider": best["cider"],
+        "best_epoch": best.epoch + 1,
+        "val_cider": best.score,
         "start_cider": history[0].get("val_cider", -1.0),
         "reward": history[-1]["reward"],
     }

@@ -12,10 +12,9 @@ from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.references import References
 from tasks.captioning import caption_videos
-from tasks.feature_access import FeatureAccess
 from tasks.progress import meter
-from tasks.seed import captioner_options, load_captioner
 from tasks.stage import Made, Work, stage
+from tasks.trained import open_trained
 
 
 class CaptionOptions(Options):
@@ -25,7 +24,7 @@ class CaptionOptions(Options):
     search: SearchOptions
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def caption(
     work: Work,
     options: CaptionOptions,
@@ -35,12 +34,10 @@ def caption(
     features: ArtifactRef,
     **parts: ArtifactRef,
 ) -> Made:
+    """`captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
     device = work.runtime.torch_device()
     vocabulary = References(work.path(text)).vocabulary
-    path = work.path(captioner) / "captioner.safetensors"
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(path))
-    net = load_captioner(path, access, vocabulary.key, len(vocabulary))
-    net.to(device).eval()
+    net, access = open_trained(work, vocabulary, features, captioner, parts)
     catalogue = Catalogue(work.path(videos), work.data)
     ids = access.usable(catalogue.ids(options.split))
     if not ids:

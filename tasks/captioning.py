@@ -9,6 +9,7 @@ import torch
 from models.captioner import Captioner
 from models.decoders.search import SearchOptions, search
 from models.scores.corpus import score_corpus
+from models.types import Decoded
 from storage.references import References
 from storage.results import CaptionRow
 from storage.vocabulary import Vocabulary
@@ -26,8 +27,21 @@ def caption_videos(
     device: str,
     progress: Callable[[int], None] | None = None,
 ) -> list[CaptionRow]:
-    """Caption the videos in the order given."""
-    found: list[CaptionRow] = []
+    """The best caption of each video, in the order given."""
+    return [ranked[0] for ranked in rank_captions(captioner, access, vocabulary, ids, options, device, progress)]
+
+
+def rank_captions(
+    captioner: Captioner,
+    access: FeatureAccess,
+    vocabulary: Vocabulary,
+    ids: Sequence[str],
+    options: SearchOptions,
+    device: str,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[CaptionRow]]:
+    """The `n_best` captions of each video, best first; fewer where the search found fewer, but one at least."""
+    found: list[list[CaptionRow]] = []
     for start in range(0, len(ids), _BATCH):
         batch = list(ids[start : start + _BATCH])
         features, masks = access.read(batch)
@@ -39,15 +53,20 @@ def caption_videos(
                 options,
             )
         for row, id in enumerate(batch):
-            words = vocabulary.decode(decoded.tokens[row, 0].tolist())
-            attention = None
-            if decoded.attention is not None:
-                weights = decoded.attention[row, 0, : len(words)]
-                attention = [[round(w, 4) for w in word] for word in weights.tolist()]
-            found.append(CaptionRow(id, " ".join(words), round(decoded.log_probs[row, 0].item(), 6), attention))
+            finished = decoded.log_probs[row].isfinite().tolist()
+            found.append([_row(decoded, vocabulary, row, n, id) for n, real in enumerate(finished) if real or not n])
         if progress:
             progress(len(batch))
     return found
+
+
+def _row(decoded: Decoded, vocabulary: Vocabulary, row: int, n: int, id: str) -> CaptionRow:
+    words = vocabulary.decode(decoded.tokens[row, n].tolist())
+    attention = None
+    if decoded.attention is not None:
+        weights = decoded.attention[row, n, : len(words)]
+        attention = [[round(w, 4) for w in word] for word in weights.tolist()]
+    return CaptionRow(id, " ".join(words), round(decoded.log_probs[row, n].item(), 6), attention)
 
 
 def validation_cider(

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from storage.catalogue import Inventory, compare, take_inventory, write_catalogue
+from storage.catalogue import Catalogue, Changes, Inventory, compare, take_inventory, write_catalogue
 from storage.datasets import DatasetOptions, read_dataset
 from storage.decode_pool import DecodePool
 from storage.errors import BadMedia
@@ -38,10 +38,14 @@ def _foresee(workspace: Workspace, data: Path, options: DatasetOptions) -> Fores
 
 
 def _changes(workspace: Workspace, before: Done, inventory: Inventory) -> str:
-    import pyarrow.parquet as pq
+    return str(changes_since(workspace, before, inventory))
 
-    folder = workspace.root / before.ref.uri
-    return compare(pq.read_table(folder / "videos.parquet", columns=["id", "key"]), inventory)
+
+def changes_since(workspace: Workspace, before: Done | None, inventory: Inventory) -> Changes:
+    """What happened to the videos since a catalogue was made."""
+    if before is None:
+        return Changes(added=len(inventory.record_keys))
+    return compare(Catalogue(workspace.root / before.ref.uri, inventory.dataset.root), inventory)
 
 
 def _again(work: Work) -> str:

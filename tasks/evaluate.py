@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,11 +18,11 @@ from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.references import References
 from storage.results import read_captions, read_scores
-from tasks.feature_access import FeatureAccess
+from tasks.attention_masking import attention_masking
 from tasks.progress import meter
-from tasks.seed import captioner_options, load_captioner
 from tasks.self_retrieval import recall_at, self_retrieval
 from tasks.stage import Made, Work, stage
+from tasks.trained import open_trained
 
 
 class EvaluationOptions(Options):
@@ -35,6 +36,8 @@ class EvaluationOptions(Options):
     """folder with the CoreNLP 3.6.0 jars, which SPICE needs; without it SPICE is not computed"""
     self_retrieval: int = Field(1000, ge=0)
     """self-retrieval is computed for splits of at most so many videos, because its cost grows with their square; 0 never"""
+    attention_masking: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+    """parts of the attention weights, from 0 to 1, without which the split is captioned again, the smallest first; none never"""
 
 
 def _java_is_there_now(work: Work) -> str:
@@ -49,7 +52,7 @@ def _java_is_there_now(work: Work) -> str:
 
 
 # 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded. 3: 95 % intervals
-@stage(version=3, again=_java_is_there_now)
+@stage(version=3, device=True, again=_java_is_there_now)
 def evaluate(
     work: Work,
     options: EvaluationOptions,
@@ -60,7 +63,8 @@ def evaluate(
     features: ArtifactRef | None = None,
     **parts: ArtifactRef,
 ) -> Made:
-    """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval."""
+    """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval.
+    `captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
     references = References(work.path(text)).sentences(options.split)
     everything = {row.video_id: row.caption for row in read_captions(work.path(captions))}
     hypotheses = {id: caption for id, caption in everything.items() if id in references}
@@ -81,7 +85,22 @@ def evaluate(
     if why := _no_retrieval(options.self_retrieval, len(everything), captioner, features):
         not_computed["Self-retrieval"] = why
     elif captioner and features:
-        places = _retrieve(work, captioner, features, References(work.path(text)), everything)
+        vocabulary = References(work.path(text)).vocabulary
+        net, access = open_trained(work, vocabulary, features, captioner, parts)
+        with meter("self-retrieval", len(everything), "videos") as shown:
+            device = work.runtime.torch_device()
+            places = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
+
+    masking = None
+    if options.attention_masking:
+        if captioner and features:
+            texts, ids = References(work.path(text)), sorted(hypotheses)
+            masking = _mask(work, options, captioner, features, texts, ids, parts)
+            why = "" if masking else "the captioner has no attention"
+        else:
+            why = "the captioner and its features were not given"
+        if why:
+            not_computed["Attention masking"] = why
 
     figures = scored.figures()
     result = {
@@ -91,6 +110,7 @@ def evaluate(
         "intervals": intervals(scored.scores),
         "diversity": diversity(everything.values(), copies).named(),
         "self_retrieval": recall_at(places) if places else None,
+        "attention_masking": masking,
         "not_computed": not_computed,
         "without_java": options.meteor and "METEOR" in not_computed and _no_java(),
         "not_captioned": sorted(references.keys() - hypotheses.keys()),
@@ -123,13 +143,17 @@ def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, feature
     return ""
 
 
-def _retrieve(
-    work: Work, captioner: ArtifactRef, features: ArtifactRef, references: References, captions: Mapping[str, str]
-) -> dict[str, int]:
-    """The place of each video when all are ranked for its caption."""
-    device, path = work.runtime.torch_device(), work.path(captioner) / "captioner.safetensors"
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(path))
-    vocabulary = references.vocabulary
-    net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
-    with meter("self-retrieval", len(captions), "videos") as shown:
-        return self_retrieval(net, access.read, vocabulary, captions, device, shown.advance)
+def _mask(
+    work: Work,
+    options: EvaluationOptions,
+    captioner: ArtifactRef,
+    features: ArtifactRef,
+    references: References,
+    ids: list[str],
+    parts: Mapping[str, ArtifactRef],
+) -> dict[str, list[float]] | None:
+    """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
+    net, access = open_trained(work, references.vocabulary, features, captioner, parts)
+    shares, device = options.attention_masking, work.runtime.torch_device()
+    with meter("masking attention", len(shares) * len(ids), "videos") as shown:
+        return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)

@@ -106,7 +106,7 @@ def read_rows(folder: Path) -> dict[str, dict[str, str]]:
 
 
 # 2: batches of one size, filled across videos; any backbone
-@stage(version=2, foresee=_foresee, intact=_intact, changes=_changes, again=_again)
+@stage(version=2, device=True, foresee=_foresee, intact=_intact, changes=_changes, again=_again)
 def extract_features(
     work: Work,
     options: ExtractOptions,

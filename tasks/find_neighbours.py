@@ -49,7 +49,7 @@ class Pooled:
     left_out: list[Problem]
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def find_neighbours(
     work: Work, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
 ) -> Made:

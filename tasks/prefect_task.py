@@ -1,23 +1,63 @@
-"""Stages as Prefect tasks: cached under the stage's own key, JSON results, readable run names.
+"""Stages as Prefect tasks: cached under the stage's own key, JSON results, readable run names, retries where they help.
 
 Prefect's cache is asked only when the done-marker is there; otherwise it is refreshed, because to Prefect a hit is a hit
 even if the files were deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any
 
 from prefect import Task
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+from prefect.concurrency.sync import concurrency
 from prefect.serializers import JSONSerializer
+from prefect.states import State
 
+from storage.errors import PassingFailure, UsageError
 from storage.records import ArtifactRef
+from tasks.progress import console
 from tasks.stage import Job, Stage
+
+RETRY_SECONDS = [5.0, 20.0, 60.0]
+"""How long to wait before each new try of a stage whose input or output failed."""
+LEASE_SECONDS = 60.0
+"""How long a slot stays taken after its holder was killed, at most; Prefect allows no less. The server looks every 15 s."""
 
 
 def _carry_out(job: Job, sentence: str, force: bool) -> dict[str, Any]:
-    ref, worked = job.carry_out(force)
+    ref, worked = job.carry_out(force, lambda: _slot(job))
     return {"ref": ref.to_json(), "worked": worked}
+
+
+@contextmanager
+def _slot(job: Job) -> Iterator[None]:
+    """A slot of the limit that the runtime names, while a stage uses the device. On a cluster the device is elsewhere."""
+    elsewhere = job.stage.name == "extract_features" and job.runtime.runner != "local"
+    if not job.runtime.slots or not job.stage.device or elsewhere:
+        yield
+        return
+    console.print(f"  {job.label}: takes a slot of '{job.runtime.slots}'", highlight=False, markup=False)
+    with ExitStack() as held:
+        try:
+            # A renewal that fails, because the server restarts, must not end hours of training.
+            take = concurrency(
+                job.runtime.slots, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
+            )
+            held.enter_context(take)
+        except ConcurrencySlotAcquisitionError as error:
+            raise UsageError(
+                f"Prefect has no concurrency limit '{job.runtime.slots}', which runtime.slots names; make it with "
+                f"'prefect global-concurrency-limit create {job.runtime.slots} --limit 1'"
+            ) from error
+        yield
+
+
+def _may_pass(_task: Any, _run: Any, state: State[Any]) -> bool:
+    """Whether another try can help: a disk or a network may answer the next time, bad input stays bad."""
+    return isinstance(state.result(raise_on_failure=False), PassingFailure)
 
 
 def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
@@ -36,8 +76,10 @@ def as_prefect_task(stage: Stage) -> Task[..., dict[str, Any]]:
         cache_key_fn=_cache_key,
         persist_result=True,
         result_serializer=JSONSerializer(),
-        retries=stage.retries,
-        retry_delay_seconds=10,
+        retries=len(RETRY_SECONDS),
+        retry_delay_seconds=RETRY_SECONDS,
+        retry_jitter_factor=0.5,
+        retry_condition_fn=_may_pass,
     )
 
 

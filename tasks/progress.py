@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
 from uuid import UUID
 
 from rich.console import Console
@@ -32,11 +35,13 @@ console = Console(stderr=True)
 class Meter:
     """Counts work done; everything else is display."""
 
-    def __init__(self, label: str, total: int, unit: str, bar: Progress | None, artifact: UUID | None):
+    def __init__(self, label: str, total: int, unit: str, bar: Progress | None, artifact: UUID | None, done: int = 0):
         self.label, self.total, self.unit = label, total, unit
-        self.count = 0
+        self.count = self._first = done
         self._bar, self._artifact = bar, artifact
-        self._bar_id: TaskID | None = bar.add_task(escape(label), total=total, figures="") if bar else None
+        self._bar_id: TaskID | None = None
+        if bar is not None:
+            self._bar_id = bar.add_task(escape(label), total=total, completed=done, figures="")
         self._started = self._last_line = self._last_artifact = time.monotonic()
 
     def advance(self, n: int = 1, figures: str = "") -> None:
@@ -55,7 +60,7 @@ class Meter:
             self._update_artifact(f"{self._text(now)} {figures}")
 
     def _text(self, now: float) -> str:
-        rate = self.count / max(now - self._started, 1e-6)
+        rate = (self.count - self._first) / max(now - self._started, 1e-6)  # what was done before took no time now
         left = (self.total - self.count) / rate if rate else 0
         return f"{self.count} of {self.total} {self.unit}, {rate:.1f}/s, {left:.0f} s left"
 
@@ -68,19 +73,29 @@ class Meter:
 
     def close(self) -> None:
         if self._artifact:
-            self._update_artifact(self._text(time.monotonic()))
+            seconds = time.monotonic() - self._started
+            self._update_artifact(f"{self.count} of {self.total} {self.unit} in {seconds:.0f} s")
 
 
 @contextmanager
-def meter(label: str, total: int, unit: str) -> Iterator[Meter]:
-    """Show the progress of `total` units of work."""
-    with meters({label: total}, unit) as shown:
+def meter(label: str, total: int, unit: str, done: int = 0) -> Iterator[Meter]:
+    """Show the progress of `total` units of work, of which some were done before."""
+    with meters({label: total}, unit, {label: done}) as shown:
         yield shown[label]
 
 
 @contextmanager
-def meters(totals: dict[str, int], unit: str) -> Iterator[dict[str, Meter]]:
-    """Show the progress of several works that go on together, by label."""
+def meters(
+    totals: dict[str, int], unit: str, done: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[dict[str, Meter]]:
+    """Show the progress of several works that go on together, by label; `done` tells what of them was done before."""
+
+    def show(bar: Progress | None) -> dict[str, Meter]:
+        return {
+            label: Meter(label, total, unit, bar, artifacts[label], done.get(label, 0))
+            for label, total in totals.items()
+        }
+
     artifacts = {label: _start_artifact(label) for label in totals}
     if console.is_terminal and sys.stderr.isatty():
         columns = (
@@ -93,10 +108,10 @@ def meters(totals: dict[str, int], unit: str) -> Iterator[dict[str, Meter]]:
             TextColumn("[dim]{task.fields[figures]}"),
         )
         with Progress(*columns, console=console, transient=True) as bar:
-            shown = {label: Meter(label, total, unit, bar, artifacts[label]) for label, total in totals.items()}
+            shown = show(bar)
             yield shown
     else:
-        shown = {label: Meter(label, total, unit, None, artifacts[label]) for label, total in totals.items()}
+        shown = show(None)
         yield shown
     for each in shown.values():
         each.close()
@@ -110,15 +125,59 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.1f}/s" if speed else "", style="dim")
 
 
-def _start_artifact(label: str) -> UUID | None:
-    """One progress artifact in Prefect, if this code runs inside a Prefect task."""
+class CurveArtifact:
+    """The curve of a training as a table in Prefect, if this code runs inside a Prefect task: one artifact that grows."""
+
+    def __init__(self, label: str):
+        self.label, self._wanted = label, _inside_a_task()
+        self._artifact: UUID | None = None
+        self._last = -math.inf
+
+    def show(self, curve: list[dict[str, Any]], final: bool = False) -> None:
+        """The points so far. Called after every epoch; short epochs are shown together, the final one always."""
+        now = time.monotonic()
+        if not (self._wanted and curve) or (now - self._last < _ARTIFACT_EVERY and not final):
+            return
+        self._last = now
+        from prefect.artifacts import create_table_artifact
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.actions import ArtifactUpdate
+
+        columns = list(dict.fromkeys(name for point in curve for name in point))
+        rows = [{name: _readable(point.get(name, "")) for name in columns} for point in curve]
+        if self._artifact is None:
+            told = f"{self.label}: one row an epoch"
+            self._artifact = cast(
+                UUID, create_table_artifact(table=rows, key=_key(f"{self.label} curve"), description=told)
+            )
+        else:
+            with get_client(sync_client=True) as client:
+                client.update_artifact(artifact_id=self._artifact, artifact=ArtifactUpdate(data=json.dumps(rows)))
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_readable(each)}" for name, each in value.items())
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def _inside_a_task() -> bool:
     if "prefect" not in sys.modules:
-        return None
+        return False
     from prefect.context import TaskRunContext
 
-    if TaskRunContext.get() is None:
+    return TaskRunContext.get() is not None
+
+
+def _key(label: str) -> str:
+    """A name as Prefect wants it."""
+    return "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
+
+
+def _start_artifact(label: str) -> UUID | None:
+    """One progress artifact in Prefect, if this code runs inside a Prefect task."""
+    if not _inside_a_task():
         return None
     from prefect.artifacts import create_progress_artifact
 
-    key = "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
-    return cast(UUID, create_progress_artifact(progress=0.0, key=key, description=label))
+    return cast(UUID, create_progress_artifact(progress=0.0, key=_key(label), description=label))

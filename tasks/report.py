@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from models.zoo import CaptionerOptions
 from storage.atomic import write_text
@@ -32,7 +33,7 @@ from tasks.published import BENCHMARKS
 from tasks.report_curves import masking_curve, phase_points, run_curves
 from tasks.report_page import Clip, ReportPage, Score, StageLine, TwinClips
 from tasks.report_pictures import NONE, Pictures, take_pictures, write_pictures
-from tasks.seed import load_captioner
+from tasks.seed import captioner_options, load_captioner
 from tasks.stage import Made, Work, stage
 from tasks.train_tagger import load_tagger
 from tasks.twins import caption_twins
@@ -59,16 +60,8 @@ class PageOptions(Options):
 
 
 _ORDER = (
-    "catalogue",
-    "prepare_text",
-    "sample_frames",
-    "train_tagger",
-    "extract_features",
-    "find_neighbours",
-    "seed",
-    "boost",
-    "caption",
-    "evaluate",
+    *("catalogue", "prepare_text", "sample_frames", "train_tagger", "extract_features", "find_neighbours"),
+    *("seed", "find_key_frames", "boost", "caption", "evaluate"),
 )
 
 
@@ -123,12 +116,19 @@ class _Run:
         return read_captions(self.work.path(self.inputs["captions"]))
 
     @cached_property
+    def checkpoint(self) -> Path:
+        """Of the captioner that spoke; of an ensemble the first."""
+        return self.work.path(self.inputs.get("boosted", self.inputs["seeded"])) / "captioner.safetensors"
+
+    @cached_property
     def captioner(self) -> CaptionerOptions:
-        return TypeAdapter(CaptionerOptions).validate_python(self.recipe["captioner"])
+        """As it was trained: after VRE's third phase it reads key frames, which the recipe's captioner does not name."""
+        return captioner_options(self.checkpoint)
 
     @cached_property
     def access(self) -> FeatureAccess:
-        return FeatureAccess.for_captioner(self.work.workspace, self.work.path(self.inputs["features"]), self.captioner)
+        features = self.inputs.get("key_frames", self.inputs["features"])
+        return FeatureAccess.for_captioner(self.work.workspace, self.work.path(features), self.captioner)
 
     @cached_property
     def rows(self) -> list[CaptionRow]:
@@ -228,9 +228,7 @@ def _gazes(run: _Run) -> tuple[dict[str, Gaze], list[str]]:
         return {}, []
     vocabulary, device, net = run.references.vocabulary, run.work.runtime.torch_device(), None
     if looks_again(run.captioner):
-        trained = run.inputs.get("boosted", run.inputs["seeded"])
-        path = run.work.path(trained) / "captioner.safetensors"
-        net = load_captioner(path, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
+        net = load_captioner(run.checkpoint, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
     places, not_shown = _places(run)
     return find_gazes(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
 
@@ -256,7 +254,7 @@ def _places(run: _Run) -> tuple[Places | None, list[str]]:
 def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     """video id -> the words that the tagger finds likeliest in it, where a tagger was trained."""
     named = run.recipe["features"]
-    trained = {name: named[name] for name in run.access.names if named[name].get("weights") == "trained"}
+    trained = {name: named[name] for name in run.access.names if named.get(name, {}).get("weights") == "trained"}
     names = [n for n, f in trained.items() if f.get("output") in ("rows", "words") and f.get("over_time") == "keep"]
     if "tagger" not in run.inputs or not names:
         return {}

@@ -26,6 +26,8 @@ class Runtime(Options):
     """decoder processes; 0 decodes in this process"""
     decode_timeout: float = Field(120.0, gt=0)
     """seconds after which a decoder that does not answer is stopped and its video quarantined"""
+    slots: str = ""
+    """a Prefect global concurrency limit, such as longtake-gpu: a stage that uses the device holds one of its slots"""
     feature_bucket: str = ""
     """an s3://bucket/prefix that feature stores are kept in as well: rows that it has are not extracted again"""
     runner: Literal["local", "dask", "ray"] = "local"
@@ -38,6 +40,13 @@ class Runtime(Options):
     """videos in a shard: what a lost worker costs at most"""
     retry_quarantined: bool = False
     """try again the videos that extraction could not read before"""
+
+    training_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """of training on a GPU: bfloat16 where torch finds it safe, weights stay float32; on the CPU always float32"""
+    nproc: int = Field(1, ge=1)
+    """processes that train a captioner together on this machine, each with a part of every batch and, on GPUs, one of its own"""
+    checkpoints: int = Field(2, ge=1)
+    """last checkpoints of a training that are kept while it runs; beside them the weights of its best epoch, which stay"""
 
     def torch_device(self) -> str:
         """The device's name for torch; sets torch's thread count on the way."""

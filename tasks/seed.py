@@ -4,7 +4,6 @@ its objective."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,10 +17,10 @@ from models.decoders.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
 from models.losses.reconstruction import Reconstruction
 from models.losses.refocus import RefocusLoss, RewardMemory, StepLoss
-from models.training.loop import FitOptions, Progress, undisturbed
+from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
+from models.training.parallel import Ranks
 from models.zoo import CaptionerOptions, build_captioner
-from storage.atomic import write_jsonl
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures, UsageError
 from storage.options import Options
@@ -31,9 +30,10 @@ from tasks.batches import CaptionBatches
 from tasks.captioning import validation_cider
 from tasks.feature_access import FeatureAccess
 from tasks.prepare_text import open_weights
-from tasks.progress import meter
 from tasks.stage import Made, Work, stage
-from tasks.training_state import model_only, resume, to_checkpoint, train
+from tasks.training_run import Judgement, Training, finish_training
+from tasks.training_state import resume
+from tasks.training_together import trained_together
 
 
 class SeedingOptions(FitOptions):
@@ -57,6 +57,8 @@ class SeedingOptions(FitOptions):
     """How often the captioner is fed its own words instead of the true ones."""
     reconstruction: float = Field(0.2, ge=0)
     """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
+    reconstruction_after: int = Field(0, ge=0)
+    """Epochs that train the captioner alone before the reconstructor is added and both are trained; recnet only."""
     refocus: float = Field(0.03, ge=0)
     """Weight of the refocus loss (beta); vre with two steps only."""
     refocus_after: int = Field(5, ge=0)
@@ -85,7 +87,25 @@ class SeedOptions(Options):
     @property
     def first_whole_epoch(self) -> int:
         """The first epoch (from 0) that trains all of the captioner. Those before it cannot be its best."""
+        if self.rebuilds:
+            return self.seeding.reconstruction_after
         return self.seeding.refocus_after if self.refocuses else 0
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a reconstructor is trained, and so perhaps in two stages."""
+        return isinstance(self.captioner, RecNetOptions) and self.seeding.reconstruction > 0
+
+    @model_validator(mode="after")
+    def _the_reconstructor_is_trained(self) -> Self:
+        how = self.seeding
+        if self.rebuilds and how.reconstruction_after >= how.epochs:
+            raise UsageError(
+                f"seeding.reconstruction_after is {how.reconstruction_after} of {how.epochs} epochs, so the reconstructor "
+                "would never be trained; raise seeding.epochs, lower seeding.reconstruction_after, or set "
+                "seeding.reconstruction to 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _two_steps_can_be_trained(self) -> Self:
@@ -105,10 +125,8 @@ class SeedOptions(Options):
         return self
 
 
-_SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
-
-
-@stage(version=3)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@stage(version=3, device=True)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@trained_together("seeding")
 def seed(
     work: Work,
     options: SeedOptions,
@@ -135,54 +153,42 @@ def seed(
     if how.loss == "dxe":
         weighed = open_weights(references, work.path(weights) if weights else None).by_caption(how.weight)
     batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, how.captions, how.seed, weighed)
-    state, kept = resume(work.folder / "last.safetensors")
-    rewards = RewardMemory(kept.get("rewards"))
+    found = resume(work.folder / "last.safetensors")
+    rewards = RewardMemory(found.values.get("rewards"))
     spoken = _objective(options)
-    objective: Objective | RefocusPhases = spoken
+    objective: Objective | ReconstructionPhases | RefocusPhases = spoken
+    if options.rebuilds:
+        objective = ReconstructionPhases(spoken, options)
     if isinstance(captioner, VreCaptioner) and options.refocuses:
+        if Ranks().size > 1:
+            raise UsageError(
+                "vre with two steps remembers the reward of every caption, and that memory is not shared among processes; "
+                "set runtime.nproc to 1"
+            )
         objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
-    history: list[dict[str, Any]] = kept.get("history", [])
-    best: dict[str, Any] = kept.get("best", {"cider": -1.0, "epoch": -1})
-    if kept.get("stopped"):
-        return _finish(work, options, history, best)
-    total, saved = how.epochs * batches.steps_per_epoch, time.monotonic()
-    with meter("seeding", total, "steps") as shown:
-        sums: dict[str, float] = kept.get("sums", {})
-        for progress in train(captioner, objective, batches, how, state, device):
-            for name, loss in progress.losses.items():
-                sums[name] = sums.get(name, 0.0) + loss
-            figures = f"loss {progress.losses['total']:.3f}  best CIDEr {max(best['cider'], 0):.3f}"
-            shown.to(progress.step, figures)
-            stopped = False
-            if progress.end_of_epoch:
-                history.append(_curve_point(progress, sums))
-                sums = {}
-                last = progress.epoch + 1 == how.epochs
-                if validation and (last or (progress.epoch + 1) % how.validate_every == 0):
-                    with undisturbed(captioner):
-                        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
-                    history[-1]["val_cider"] = cider
-                    if cider > best["cider"] and progress.epoch >= options.first_whole_epoch:
-                        best = {"cider": cider, "epoch": progress.epoch}
-                        _save_best(work.folder, progress, options, references, access)
-                    stopped = progress.epoch - max(best["epoch"], options.first_whole_epoch - 1) >= how.patience
-                elif not validation and last:
-                    best = {"cider": -1.0, "epoch": progress.epoch}
-                    _save_best(work.folder, progress, options, references, access)
-                stopped = stopped or last
-            if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
-                values = {
-                    "history": history,
-                    "best": best,
-                    "sums": sums,
-                    "stopped": stopped,
-                    "rewards": rewards.state(),
-                }
-                to_checkpoint(progress.snapshot(), **values).save(work.folder / "last.safetensors")
-                saved = time.monotonic()
-            if stopped:
-                break
-    return _finish(work, options, history, best)
+
+    def judge() -> Judgement:
+        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
+        return Judgement(cider, {"val_cider": cider})
+
+    training = Training(
+        label="seeding",
+        model=captioner,
+        objective=objective,
+        batches=batches,
+        how=how,
+        result="captioner.safetensors",
+        about=_about(options, references, access),
+        judge=judge if validation else None,
+        measure="CIDEr",
+        patience=how.patience,
+        validate_every=how.validate_every,
+        first=options.first_whole_epoch,
+        memory=lambda: {"rewards": rewards.state()},
+    )
+    trained = finish_training(work, training, found)
+    epochs, best = len(trained.history), trained.best
+    return Made(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
 
 
 def _objective(options: SeedOptions) -> Objective:
@@ -190,10 +196,23 @@ def _objective(options: SeedOptions) -> Objective:
     spoken: Term = CrossEntropy(how.label_smoothing, how.sampling)
     if how.loss == "dxe":
         spoken = DiscriminativeCrossEntropy(how.sampling)
-    terms: dict[str, tuple[float, Term]] = {how.loss: (1.0, spoken)}
-    if isinstance(options.captioner, RecNetOptions) and how.reconstruction:
-        terms["rebuild"] = (how.reconstruction, Reconstruction(options.captioner.loss, how.sampling))
-    return Objective(**terms)
+    return Objective(**{how.loss: (1.0, spoken)})
+
+
+class ReconstructionPhases:
+    """RecNet's objective, epoch by epoch: at first `alone`, which trains the captioner; then the reconstruction loss beside it
+    (eq. 14), which trains both. With `reconstruction_after` 0 both are trained from the start."""
+
+    def __init__(self, alone: Objective, options: SeedOptions):
+        assert isinstance(options.captioner, RecNetOptions)
+        how = options.seeding
+        rebuild = Reconstruction(options.captioner.loss, how.sampling)
+        self.alone, self.both = alone, Objective(**alone.terms, rebuild=(how.reconstruction, rebuild))
+        self.first_of_both = options.first_whole_epoch
+
+    def at(self, epoch: int) -> Objective:
+        """The objective of an epoch (from 0)."""
+        return (self.both if epoch >= self.first_of_both else self.alone).at(epoch)
 
 
 class RefocusPhases:
@@ -226,30 +245,15 @@ def _mean_tokens(captions: dict[str, list[list[int]]], ids: list[str]) -> float:
     return sum(lengths) / len(lengths)
 
 
-def _curve_point(progress: Progress, sums: dict[str, float]) -> dict[str, Any]:
-    means = {name: total / progress.steps_per_epoch for name, total in sums.items()}
-    return {"epoch": progress.epoch + 1, "step": progress.step, "learning_rate": progress.learning_rate, **means}
-
-
-def _save_best(
-    folder: Path, progress: Progress, options: SeedOptions, references: References, access: FeatureAccess
-) -> None:
-    checkpoint = model_only(
-        to_checkpoint(progress.snapshot()),
-        captioner=options.captioner.model_dump(mode="json"),
-        vocabulary=references.vocabulary.key,
-        sizes=access.sizes,
-        extractors={name: access.about[name]["key"] for name in access.names},
-        epoch=progress.epoch,
-    )
-    checkpoint.save(folder / "captioner.safetensors")
-
-
-def _finish(work: Work, options: SeedOptions, history: list[dict[str, Any]], best: dict[str, Any]) -> Made:
-    write_jsonl(work.folder / "curves.jsonl", history)
-    (work.folder / "last.safetensors").unlink(missing_ok=True)
-    summary = {"epochs": len(history), "best_epoch": best["epoch"] + 1, "val_cider": best["cider"]}
-    return Made(len(history), summary)
+def _about(options: SeedOptions, references: References, access: FeatureAccess) -> dict[str, Any]:
+    """What a captioner's checkpoint says of it: what it is, and what it was trained on."""
+    return {
+        "captioner": options.captioner.model_dump(mode="json"),
+        "seeding": options.seeding.model_dump(mode="json"),
+        "vocabulary": references.vocabulary.key,
+        "sizes": access.sizes,
+        "extractors": {name: access.about[name]["key"] for name in access.names},
+    }
 
 
 def captioner_options(path: Path) -> CaptionerOptions:

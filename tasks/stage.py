@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,11 @@ class Job:
     def _say_who(self, holder: str) -> None:
         console.print(f"  {self.label}: {holder} is at it; waiting", highlight=False, markup=False)
 
-    def carry_out(self, force: bool = False) -> tuple[ArtifactRef, bool]:
+    def carry_out(
+        self, force: bool = False, around: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[ArtifactRef, bool]:
         """Make the result, or find it made; True if this call did the work. Two callers never make it twice: the second
-        waits for the first and shares its result."""
+        waits for the first and shares its result. `around` is entered only when there is work to do."""
         name = lock_name(self.stage.name, self.ref.key)
         with self.workspace.lock(name, self._say_who):
             if force:
@@ -108,7 +111,8 @@ class Job:
                 work.folder.mkdir(parents=True, exist_ok=True)
                 # A result that lost a file has its marker still: half-way through, it must not look done again.
                 (work.folder / "done.json").unlink(missing_ok=True)
-                made = self.stage.function(work, self.options, **self.inputs)
+                with around():
+                    made = self.stage.function(work, self.options, **self.inputs)
             except OSError as error:
                 raise explain_os_error(error, work.folder) from error
             ref = replace(self.ref, count=made.count)
@@ -126,7 +130,8 @@ class Stage:
     """A stage function with its version and the few hooks that let it be planned without being run.
 
     foresee tells parts of the key in advance; intact checks what lies outside the result's own folder; changes says in
-    words what differs from an earlier result; again gives a reason to make a finished result once more."""
+    words what differs from an earlier result; again gives a reason to make a finished result once more; device tells that
+    the work is done on a GPU where there is one."""
 
     name: str
     version: int
@@ -135,7 +140,7 @@ class Stage:
     intact: Callable[[Work, Done], bool] | None = None
     changes: Callable[[Workspace, Done, Any], str] | None = None
     again: Callable[[Work], str] | None = None
-    retries: int = 0
+    device: bool = False
 
     def job(
         self,
@@ -169,12 +174,12 @@ def stage(
     intact: Callable[[Work, Done], bool] | None = None,
     changes: Callable[[Workspace, Done, Any], str] | None = None,
     again: Callable[[Work], str] | None = None,
-    retries: int = 0,
+    device: bool = False,
 ) -> Callable[[StageFunction], Stage]:
     """Make a stage of a function `(work, options, **inputs) -> Made`. Bump the version when its results change, with the
     reason beside it."""
 
     def wrap(function: StageFunction) -> Stage:
-        return Stage(function.__name__, version, function, foresee, intact, changes, again, retries)
+        return Stage(function.__name__, version, function, foresee, intact, changes, again, device)
 
     return wrap

@@ -4,19 +4,16 @@ Trained on the training split alone; its best epoch is the one that finds most v
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from models.embedding.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
-from models.training.loop import FitOptions, Progress, undisturbed
+from models.training.loop import FitOptions
 from models.training.objective import Objective
-from storage.atomic import write_jsonl
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures
 from storage.options import Options
@@ -24,9 +21,9 @@ from storage.records import ArtifactRef
 from storage.references import References
 from tasks.batches import CaptionBatches, pad
 from tasks.feature_access import FeatureAccess
-from tasks.progress import meter
 from tasks.stage import Made, Work, stage
-from tasks.training_state import model_only, resume, to_checkpoint, train
+from tasks.training_run import Judgement, Training, finish_training
+from tasks.training_state import resume
 
 
 class EmbeddingTraining(FitOptions):
@@ -57,11 +54,10 @@ class EmbeddingOptions(Options):
     """how it is trained"""
 
 
-_SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 _BATCH = 256  # videos or captions that are embedded at a time
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def train_embedding(
     work: Work,
     options: EmbeddingOptions,
@@ -86,49 +82,34 @@ def train_embedding(
     torch.manual_seed(how.seed)
     net = VisualSemantic(options.net, access.sizes, len(references.vocabulary))
     batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, how.captions, how.seed)
-    state, kept = resume(work.folder / "last.safetensors")
-    history: list[dict[str, Any]] = kept.get("history", [])
-    best: dict[str, Any] = kept.get("best", {"found": -1.0, "epoch": -1})
-    if kept.get("stopped"):
-        return _finish(work, history, best)
-    total, saved = how.epochs * batches.steps_per_epoch, time.monotonic()
-    with meter("learning which caption is whose", total, "steps") as shown:
-        sums: float = kept.get("sums", 0.0)
-        for progress in train(net, Objective(hinges=(1.0, MaxOfHinges())), batches, how, state, device):
-            sums += progress.losses["total"]
-            shown.to(progress.step, f"loss {progress.losses['total']:.3f}")
-            stopped = False
-            if progress.end_of_epoch:
-                history.append(_curve_point(progress, sums))
-                sums, last = 0.0, progress.epoch + 1 == how.epochs
-                if validation:
-                    with undisturbed(net):
-                        found = retrieval(net, access, validation, device)
-                    history[-1] |= {"val": found}
-                    if sum(found.values()) > best["found"]:
-                        best = {"found": sum(found.values()), "epoch": progress.epoch}
-                        _save_best(work.folder, progress, options, references, access)
-                    stopped = last or progress.epoch - best["epoch"] >= how.patience
-                elif last:
-                    best, stopped = {"found": -1.0, "epoch": progress.epoch}, True
-                    _save_best(work.folder, progress, options, references, access)
-            if progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY:
-                values = {"history": history, "best": best, "sums": sums, "stopped": stopped}
-                to_checkpoint(progress.snapshot(), **values).save(work.folder / "last.safetensors")
-                saved = time.monotonic()
-            if stopped:
-                break
-    return _finish(work, history, best)
 
+    def judge() -> Judgement:
+        found = retrieval(net, access, validation, device)
+        return Judgement(sum(found.values()), {"val": found})
 
-def _curve_point(progress: Progress, sums: float) -> dict[str, Any]:
-    loss = sums / progress.steps_per_epoch
-    return {
-        "epoch": progress.epoch + 1,
-        "step": progress.step,
-        "learning_rate": progress.learning_rate,
-        "loss": loss,
-    }
+    training = Training(
+        label="learning which caption is whose",
+        model=net,
+        objective=Objective(hinges=(1.0, MaxOfHinges())),
+        batches=batches,
+        how=how,
+        result="embedding.safetensors",
+        about={
+            "net": options.net.model_dump(mode="json"),
+            "training": how.model_dump(mode="json"),
+            "vocabulary": references.vocabulary.key,
+            "sizes": access.sizes,
+            "extractors": {name: access.about[name]["key"] for name in access.names},
+        },
+        judge=judge if validation else None,
+        measure="sum of recalls",
+        patience=how.patience,
+        point=lambda epoch, means: {"loss": means["total"]},
+    )
+    trained = finish_training(work, training, resume(work.folder / "last.safetensors"))
+    history, best = trained.history, trained.best.epoch
+    figures = {f"val {name}": value for name, value in history[best].get("val", {}).items()}
+    return Made(len(history), {"epochs": len(history), "best_epoch": best + 1, **figures})
 
 
 @torch.no_grad()
@@ -155,32 +136,16 @@ def embed_videos(net: VisualSemantic, access: FeatureAccess, ids: Sequence[str],
     return torch.cat(vectors)
 
 
-def _save_best(
-    folder: Path, progress: Progress, options: EmbeddingOptions, references: References, access: FeatureAccess
-) -> None:
-    checkpoint = model_only(
-        to_checkpoint(progress.snapshot()),
-        net=options.net.model_dump(mode="json"),
-        vocabulary=references.vocabulary.key,
-        sizes=access.sizes,
-        extractors={name: access.about[name]["key"] for name in access.names},
-        epoch=progress.epoch,
-    )
-    checkpoint.save(folder / "embedding.safetensors")
-
-
-def _finish(work: Work, history: list[dict[str, Any]], best: dict[str, Any]) -> Made:
-    write_jsonl(work.folder / "curves.jsonl", history)
-    (work.folder / "last.safetensors").unlink(missing_ok=True)
-    figures = {f"val {name}": value for name, value in history[best["epoch"]].get("val", {}).items()}
-    return Made(len(history), {"epochs": len(history), "best_epoch": best["epoch"] + 1, **figures})
+def embedding_options(path: Path) -> VseOptions:
+    """What kind of embedding a checkpoint holds."""
+    return VseOptions.model_validate(Checkpoint.load(path).values["net"])
 
 
 def load_embedding(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> VisualSemantic:
     """A trained embedding in eval mode, refused if it was trained with another vocabulary or other features."""
     checkpoint = Checkpoint.load(path)
     checkpoint.expect(vocabulary=vocabulary_key)
-    options = VseOptions.model_validate(checkpoint.values["net"])
+    options = embedding_options(path)
     for name in options.features:
         found = checkpoint.values["extractors"][name]
         wanted = access.about[name]["key"] if name in access.about else "none"

@@ -78,7 +78,7 @@ def _stretched(clip: np.ndarray, positions: int) -> np.ndarray:
     return clip[np.arange(positions) * len(clip) // positions]
 
 
-@stage(version=1)
+@stage(version=1, device=True)
 def train_tagger(work: Work, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef) -> Made:
     references = References(work.path(text))
     words = references.tag_words[: options.net.words]
@@ -96,12 +96,12 @@ def train_tagger(work: Work, options: TrainTaggerOptions, videos: ArtifactRef, t
     torch.manual_seed(how.seed)
     net = WordTagger(options.net.model_copy(update={"words": len(words)}))
     batches = TagBatches(ids, clips, targets, how.videos, how.seed)
-    state, kept = resume(work.folder / "last.safetensors")
-    history: list[dict[str, Any]] = kept.get("history", [])
+    found = resume(work.folder / "last.safetensors")
+    history: list[dict[str, Any]] = found.values.get("history", [])
     device = work.runtime.torch_device()
     with meter("learning words", how.epochs * batches.steps_per_epoch, "steps") as shown:
         sums = 0.0
-        for progress in train(net, Objective(words=(1.0, TagLoss())), batches, how, state, device):
+        for progress in train(work.folder, net, Objective(words=(1.0, TagLoss())), batches, how, found.state, device):
             sums += progress.losses["total"]
             shown.to(progress.step, f"loss {progress.losses['total']:.3f}")
             if progress.end_of_epoch:

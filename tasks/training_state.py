@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from models.training.loop import NonFiniteLoss, Progress, TrainState, fit
-from storage.checkpoints import Checkpoint
-from storage.errors import LongtakeError
+from models.training.parallel import Ranks
+from storage.atomic import write_json
+from storage.checkpoints import Checkpoint, LastCheckpoints
+from storage.errors import LongtakeError, Mismatch
+
+BAD_BATCH = "not-finite.json"
 
 
-def train(*args: Any, **kwargs: Any) -> Iterator[Progress]:
-    """`fit`, whose failures reach the user as a message that names the batch instead of a traceback."""
+def train(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Progress]:
+    """`fit`, whose failures reach the user as a message that names the batch instead of a traceback. The batch is kept in
+    the stage's folder, beside the last checkpoint."""
     try:
         yield from fit(*args, **kwargs)
     except NonFiniteLoss as error:
-        raise LongtakeError(str(error)) from error
+        # JSON knows no NaN: as text, every reader can read it
+        losses = {name: loss if math.isfinite(loss) else str(loss) for name, loss in error.losses.items()}
+        told = {"what": error.what, "step": error.step, "losses": losses, "videos": list(error.video_ids)}
+        if Ranks().leads:
+            write_json(folder / BAD_BATCH, told)
+        raise LongtakeError(f"{error}; the batch is listed in {folder / BAD_BATCH}") from error
 
 
 def to_checkpoint(state: TrainState, **values: Any) -> Checkpoint:
@@ -36,9 +48,30 @@ def model_only(checkpoint: Checkpoint, **values: Any) -> Checkpoint:
     return Checkpoint({n: a for n, a in checkpoint.tensors.items() if n.startswith("model.")}, values)
 
 
-def resume(path: Path) -> tuple[TrainState | None, dict[str, Any]]:
-    """The state and values of an interrupted training, or (None, {})."""
-    if not path.exists():
-        return None, {}
-    checkpoint = Checkpoint.load(path)
-    return to_state(checkpoint), checkpoint.values
+@dataclass(frozen=True)
+class Resumed:
+    """An interrupted training as its checkpoint knows it; both are empty where there is none."""
+
+    state: TrainState | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def expect(self, about: dict[str, Any], folder: Path) -> None:
+        """Refuse to go on with something else than what was being trained."""
+        found = self.values.get("about", {})
+        for name, wanted in about.items():
+            if found.get(name) != wanted:
+                raise Mismatch(
+                    f"the checkpoint in {folder} was trained with {name} {_short(found.get(name))}, not {_short(wanted)}; "
+                    "it belongs to another training: remove it, and this one starts from its beginning"
+                )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def resume(path: Path) -> Resumed:
+    """Where an interrupted training stands, from the newest of its checkpoints that can be read."""
+    checkpoint = LastCheckpoints(path).load()
+    return Resumed() if checkpoint is None else Resumed(to_state(checkpoint), checkpoint.values)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.decoders.scheduled_sampling import Own, mixed_words
+from models.decoders.unrolling import Unrolling
+from models.decoders.words import WordLayer
 from models.encoders.attention import masked_softmax
 from models.encoders.refocus import ProductScores, RefocusEncoder
 from models.options import Options
@@ -77,7 +79,7 @@ class RefocusDecoder(nn.Module):
         self.gates_from_word = nn.Linear(hidden, 4 * hidden)
         self.gates_from_audio = None if audio is None else nn.Linear(audio, 4 * hidden, bias=False)
         self.gates_from_past = nn.Linear(temporal + (spatial or 0) + hidden, 4 * hidden, bias=False)
-        self.predict = nn.Linear(hidden, vocabulary_size)
+        self.predict = WordLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         with torch.no_grad():
             self.gates_from_word.bias[hidden : 2 * hidden] = 1.0  # the forget gate starts open
@@ -108,14 +110,12 @@ class RefocusDecoder(nn.Module):
     def forced(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> Tensor:
         """tokens (N, L) with BOS first, memory of N -> logits (N, L-1, V) of tokens 1 .. L-1; with `real` (N, L-1) only
         those it marks, (R, V)."""
-        words = self._words(tokens[:, :-1], memory.summary.unsqueeze(1))
-        state = self.start(memory)
-        hiddens = []
-        for from_word in self.gates_from_word(words).unbind(1):
-            state, _ = self._advance(from_word, state, memory)
-            hiddens.append(state[0])
-        seen = torch.stack(hiddens, dim=1)
-        return self._speak(seen if real is None else seen[real])
+        said = tokens[:, :-1]
+        steps = Unrolling(torch.ones_like(said, dtype=torch.bool) if real is None else real)
+        words = steps.packed(self._words(said, memory.summary.unsqueeze(1)))
+        taken = steps.run(self._advance, self.gates_from_word(words), memory, self.start)
+        logits = self._speak(steps.real(torch.cat([state[0] for state, _ in taken])))
+        return logits.unflatten(0, said.shape) if real is None else logits
 
     def _words(self, tokens: Tensor, summary: Tensor) -> Tensor:
         """tokens (N, ...) -> vectors (N, ..., H): o in the place of BOS."""

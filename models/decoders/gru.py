@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.decoders.words import WordLayer
 from models.encoders.attention import Reader
 from models.types import PAD, Memory, State
 
@@ -35,7 +36,7 @@ class GruDecoder(nn.Module):
         self.gates_from_below = nn.ModuleList(nn.Linear(hidden, 3 * hidden) for _ in range(layers - 1))
         self.gates_from_past = nn.ModuleList(nn.Linear(hidden, 3 * hidden) for _ in range(layers))
         self.start_hidden = nn.Linear(summary, layers * hidden)
-        self.predict = nn.Linear(hidden, vocabulary_size)
+        self.predict = WordLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         with torch.no_grad():
             self.embed.weight.mul_(0.1)  # unit-variance embeddings would drown the context at first

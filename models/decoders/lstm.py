@@ -8,6 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from models.decoders.unrolling import GradientAtOnce, Unrolling
+from models.decoders.words import WordLayer
 from models.encoders.attention import Reader
 from models.types import BOS, PAD, Decoder, Memory, State
 
@@ -15,14 +17,10 @@ from models.types import BOS, PAD, Decoder, Memory, State
 @dataclass(frozen=True)
 class ForcedStates:
     """What a forced pass leaves behind: hidden (N, L-1, H), the state that says each of tokens 1 .. L-1, and the attention
-    (N, T) of each of these steps, or none."""
+    (N, L-1, T) of these steps, or none. Both may be zero behind the end of a caption."""
 
     hidden: Tensor
-    weights: tuple[Tensor, ...] = ()
-
-    def attention(self) -> Tensor:
-        """(N, L-1, T)."""
-        return torch.stack(self.weights, dim=1)
+    attention: Tensor | None = None
 
 
 @runtime_checkable
@@ -49,7 +47,7 @@ class LstmDecoder(nn.Module):
         self.start_hidden = nn.Linear(memory, hidden)
         self.start_cell = nn.Linear(memory, hidden)
         self.mix = nn.Linear(hidden + memory + embedding, hidden)
-        self.predict = nn.Linear(hidden, vocabulary_size)
+        self.predict = WordLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         with torch.no_grad():
             self.gates_from_word.bias[hidden : 2 * hidden] = 1.0  # the forget gate starts open
@@ -64,36 +62,63 @@ class LstmDecoder(nn.Module):
 
     def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None."""
-        word = self.dropout(self.embed(token))
-        state, context, weights = self._advance(self.gates_from_word(word), state, memory)
+        if self.training or token.is_cuda:  # each row has a dropout of its own; a GPU would wait for the count of words
+            word = self.dropout(self.embed(token))
+            from_word = self.gates_from_word(word)
+        else:  # the hypotheses of a batch share most of their last words
+            distinct, which = token.unique(return_inverse=True)
+            word = self.embed(distinct)
+            word, from_word = word[which], self.gates_from_word(word)[which]
+        state, context, weights = self._advance(from_word, state, memory)
         return self._speak(state[0], context, word), state, weights
 
     def forced(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> Tensor:
         """tokens (N, L) with BOS first, memory of N -> logits (N, L-1, V) of tokens 1 .. L-1; with `real` (N, L-1) only
         those it marks, (R, V): the output layer is most of the work, and most of a padded batch is padding."""
-        return self.forced_states(tokens, memory, real)[0]
+        return self._unroll(tokens, memory, real)[0]
 
     def forced_states(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> tuple[Tensor, ForcedStates]:
         """`forced`, and the states that it went through."""
-        words = self.dropout(self.embed(tokens[:, :-1]))
-        state = self.start(memory)
+        logits, steps, hidden, attention = self._unroll(tokens, memory, real)
+        return logits, ForcedStates(steps.spread(hidden), steps.spread(attention) if attention is not None else None)
+
+    def _unroll(
+        self, tokens: Tensor, memory: Memory, real: Tensor | None
+    ) -> tuple[Tensor, Unrolling, Tensor, Tensor | None]:
+        """The logits; hidden (P, H) and attention (P, T) of the steps that were taken, as they were unrolled."""
+        said = tokens[:, :-1]
+        steps = Unrolling(torch.ones_like(said, dtype=torch.bool) if real is None else real)
+        words = steps.packed(self.dropout(self.embed(said)))
         hiddens, contexts, attention = [], [], []
-        for from_word in self.gates_from_word(words).unbind(1):
-            state, context, weights = self._advance(from_word, state, memory)
+        pasts: list[Tensor] = []
+        from_words = GradientAtOnce.apply(self.gates_from_word(words), self.gates_from_past.weight, pasts)
+
+        def advance(now: Tensor, state: State, memory: Memory) -> tuple[State, Tensor, Tensor | None]:
+            return self._advance(now, state, memory, pasts)
+
+        for state, context, weights in steps.run(advance, from_words, memory, self.start):
             hiddens.append(state[0])
             contexts.append(context)
             if weights is not None:
                 attention.append(weights)
-        hidden = torch.stack(hiddens, dim=1)
-        seen = (hidden, torch.stack(contexts, dim=1), words)
-        logits = self._speak(*(seen if real is None else (rows[real] for rows in seen)))
-        return logits, ForcedStates(hidden, tuple(attention))
+        hidden = torch.cat(hiddens)
+        logits = self._speak(*(steps.real(rows) for rows in (hidden, torch.cat(contexts), words)))
+        if real is None:
+            logits = logits.unflatten(0, said.shape)
+        return logits, steps, hidden, torch.cat(attention) if attention else None
 
-    def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor, Tensor | None]:
-        """The LSTM's own equations; gates in torch's order (input, forget, cell, output)."""
+    def _advance(
+        self, from_word: Tensor, state: State, memory: Memory, pasts: list[Tensor] | None = None
+    ) -> tuple[State, Tensor, Tensor | None]:
+        """The LSTM's own equations; gates in torch's order (input, forget, cell, output). With `pasts` the weight's gradient
+        is left to `GradientAtOnce`."""
         hidden, cell = state
         context, weights = self.reader(hidden, memory)
-        gates = from_word + self.gates_from_past(torch.cat([context, hidden], dim=-1))
+        past, weight = torch.cat([context, hidden], dim=-1), self.gates_from_past.weight
+        if pasts is not None:
+            pasts.append(past.detach())
+            weight = weight.detach()
+        gates = from_word + nn.functional.linear(past, weight)
         enter, keep, new, leave = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(new)
         hidden = torch.sigmoid(leave) * torch.tanh(cell)
@@ -121,7 +146,7 @@ class FedLstmDecoder(nn.Module):
         self.embed = nn.Embedding(vocabulary_size, embedding, padding_idx=PAD)
         self.first = nn.Linear(memory, embedding) if feed == "first" else None
         self.lstm = nn.LSTM(embedding if feed == "first" else embedding + memory, hidden, batch_first=True)
-        self.predict = nn.Linear(hidden, vocabulary_size)
+        self.predict = WordLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.lstm)
         with torch.no_grad():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from models.decoders.lstm import ForcedStates, open_forget_gate
+from models.decoders.words import WordLayer
 from models.types import PAD, Memory, State
 
 
@@ -23,7 +24,7 @@ class S2vtDecoder(nn.Module):
         self.embed = nn.Embedding(vocabulary_size, embedding, padding_idx=PAD)
         self.first = nn.LSTM(memory, hidden, batch_first=True)
         self.second = nn.LSTM(embedding + hidden, hidden, batch_first=True)
-        self.predict = nn.Linear(hidden, vocabulary_size)
+        self.predict = WordLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.first)
         open_forget_gate(self.second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.decoders.words import WordLayer
 from models.types import PAD, Memory, State
 
 
@@ -16,7 +17,7 @@ class ShowTellDecoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(vocabulary_size, embedding, padding_idx=PAD)
         self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.predict = nn.Linear(hidden, vocabulary_size)
+        self.predict = WordLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         with torch.no_grad():
             self.lstm.get_parameter("bias_ih_l0")[hidden : 2 * hidden] = 1.0  # the forget gate starts open

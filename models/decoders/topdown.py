@@ -7,6 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from models.decoders.unrolling import Unrolling
+from models.decoders.words import WordLayer
 from models.encoders.attention import AdditiveAttention
 from models.types import PAD, Memory, State
 
@@ -28,7 +30,7 @@ class TopDownDecoder(nn.Module):
         self.look_from_mean = nn.Linear(memory, 4 * hidden, bias=False)
         self.look_from_past = nn.Linear(2 * hidden, 4 * hidden, bias=False)  # of [h2, h1]
         self.tell = nn.Linear(memory + 2 * hidden, 4 * hidden)  # of [context, h1, h2]
-        self.predict = nn.Linear(hidden, vocabulary_size)
+        self.predict = WordLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         self.hidden = hidden
         with torch.no_grad():
@@ -54,12 +56,12 @@ class TopDownDecoder(nn.Module):
     def forced(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> Tensor:
         """tokens (N, L) with BOS first, memory of N -> logits (N, L-1, V) of tokens 1 .. L-1; with `real` (N, L-1) only
         those it marks, (R, V)."""
-        state, hiddens = self.start(memory), []
-        for from_word in self.look_from_word(self.dropout(self.embed(tokens[:, :-1]))).unbind(1):
-            state, _ = self._advance(from_word, state, memory)
-            hiddens.append(state[2])
-        hidden = torch.stack(hiddens, dim=1)
-        return self.predict(self.dropout(hidden if real is None else hidden[real]))
+        said = tokens[:, :-1]
+        steps = Unrolling(torch.ones_like(said, dtype=torch.bool) if real is None else real)
+        words = steps.packed(self.dropout(self.embed(said)))
+        taken = steps.run(self._advance, self.look_from_word(words), memory, self.start)
+        logits = self.predict(self.dropout(steps.real(torch.cat([state[2] for state, _ in taken]))))
+        return logits.unflatten(0, said.shape) if real is None else logits
 
     def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
         h1, c1, h2, c2 = state

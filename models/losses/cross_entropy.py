@@ -26,6 +26,9 @@ class CrossEntropy:
         """The same, with the schedule where it is in `epoch`."""
         return CrossEntropy(self.label_smoothing, self.sampling, epoch)
 
+    def count(self, batch: Batch) -> int:
+        return real_tokens(batch)
+
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
         return nn.functional.cross_entropy(logits, tokens, label_smoothing=self.label_smoothing)
@@ -43,6 +46,9 @@ class DiscriminativeCrossEntropy:
         """The same, with the schedule where it is in `epoch`."""
         return DiscriminativeCrossEntropy(self.sampling, epoch)
 
+    def count(self, batch: Batch) -> int:
+        return real_tokens(batch)
+
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         if batch.weights is None:
             raise ValueError(
@@ -58,3 +64,8 @@ class DiscriminativeCrossEntropy:
         real = batch.tokens[:, 1:] != PAD
         weights = batch.weights.unsqueeze(1).expand_as(real)[real]
         return (weights * nn.functional.cross_entropy(logits, tokens, reduction="none")).mean()
+
+
+def real_tokens(batch: Batch) -> int:
+    """How many tokens are to be said in a batch's captions, EOS included."""
+    return 0 if batch.tokens is None else int((batch.tokens[:, 1:] != PAD).sum())

@@ -77,6 +77,11 @@ class PolicyGradient:
         self.reward, self.numbers, self.truth = reward, numbers, truth
         self.samples, self.max_length, self.temperature, self.dropout = samples, max_length, temperature, dropout
         self.statistics: dict[str, float] = {}
+        self._words = 0
+
+    def count(self, batch: Batch) -> int:
+        """The words that its last samples were free to choose."""
+        return self._words
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         mine, second = self._draw(captioner, batch)
@@ -87,6 +92,7 @@ class PolicyGradient:
         advantages = self._compare(rewards, captioner, batch, videos, owner, second)
         self.statistics = _statistics(said, mine.log_probs.flatten(), rewards, advantages)
         log_probs = self._forced(captioner, batch, mine)
+        self._words = len(log_probs)
         each = advantages if advantages.ndim == 2 else advantages.unsqueeze(1).expand_as(said)
         return -(each[said != PAD] * log_probs).sum() / len(log_probs)
 

@@ -26,6 +26,11 @@ class Reconstruction:
         self.which = which
         self.sampling = sampling
         self.epoch = epoch
+        self._rebuilt = 0
+
+    def count(self, batch: Batch) -> int:
+        """The captions of its last batch whose videos have something to be rebuilt."""
+        return self._rebuilt
 
     def at(self, epoch: int) -> Reconstruction:
         """The same, with the schedule where it is in `epoch`."""
@@ -47,6 +52,7 @@ class Reconstruction:
             parts.append(local_distance(rebuilt, target, batch.owner))
         distances = torch.stack(parts).sum(0)
         there = target.real.flatten(1).any(1)[batch.owner]
+        self._rebuilt = int(there.sum())
         return (distances * there).sum() / there.sum().clamp(min=1)
 
 

@@ -70,6 +70,9 @@ class StepLoss:
         """The same, with the schedule where it is in `epoch`."""
         return StepLoss(self.step, self.sampling, epoch)
 
+    def count(self, batch: Batch) -> int:
+        return len(batch.caption_ids)
+
     def __call__(self, captioner: VreCaptioner, batch: Batch) -> Tensor:
         losses = captioner.step_losses(batch, self.sampling.at(self.epoch), self.sampling.own)
         return (losses.first if self.step == 1 else losses.second).mean()
@@ -84,6 +87,9 @@ class RefocusLoss:
     def at(self, epoch: int) -> RefocusLoss:
         """The same, with the schedule where it is in `epoch`, and the same memory."""
         return RefocusLoss(self.rewards, self.sampling, epoch)
+
+    def count(self, batch: Batch) -> int:
+        return len(batch.caption_ids)
 
     def __call__(self, captioner: VreCaptioner, batch: Batch) -> Tensor:
         losses = captioner.step_losses(batch, self.sampling.at(self.epoch), self.sampling.own)

@@ -6,9 +6,10 @@ caption of another video in the minibatch. s(I, c) is the cosine in a frozen VSE
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from models.embedding.vse import VisualSemantic, max_of_hinges, scores
@@ -25,12 +26,19 @@ class GlobalOptions(Options):
     batch: float = Field(1.0, ge=0)
     """Weight of R_B: against the hardest of the minibatch."""
 
+    @model_validator(mode="after")
+    def _something_counts(self) -> Self:
+        if not self.neighbour and not self.batch:
+            raise ValueError("a global reward of nothing teaches nothing; give neighbour or batch a weight above 0")
+        return self
+
 
 class GlobalDiscriminative:
     """samples (N, T), video_of (N,): the number of each sample's video -> rewards (N,).
 
     videos (V, S) are the embeddings of all training videos, in the order of their numbers; nearest (V,) the number of each
-    one's nearest neighbour, -1 where it has none. The samples of one call are one minibatch: the captions that a baseline
+    one's nearest neighbour, -1 where it has none. A video that could not be embedded is a row of zeros: its captions earn
+    nothing here, and nobody is compared with it. The samples of one call are one minibatch: the captions that a baseline
     scores are another, and have a call of their own."""
 
     def __init__(
@@ -38,13 +46,21 @@ class GlobalDiscriminative:
     ):
         if len(videos) != len(nearest):
             raise ValueError(f"{len(videos)} videos are embedded, but {len(nearest)} have a nearest neighbour")
-        self.embedding, self.videos, self.nearest = embedding, videos, nearest
+        self.embedding, self.videos, self.embedded = embedding, videos, videos.any(1)
+        self.nearest = nearest.masked_fill(~self.embedded[nearest.clamp(min=0)], -1)
         self.options = options or GlobalOptions()
 
     @torch.no_grad()
     def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
         at = video_of.to(self.videos.device)
-        said = self.embedding.sentences(samples.to(self.videos.device))
+        judged = self.embedded[at]
+        rewards = self.videos.new_zeros(len(at))
+        if judged.any():
+            rewards[judged] = self._judge(self.embedding.sentences(samples.to(at.device)[judged]), at[judged])
+        return rewards.to(samples.device)
+
+    def _judge(self, said: Tensor, at: Tensor) -> Tensor:
+        """The vectors (M, S) of captions and the numbers (M,) of their videos -> R_GD (M,)."""
         nearest = self.nearest[at]
         against_nearest = neighbour_reward(
             said, self.videos[at], self.videos[nearest.clamp(min=0)], self.options.margin
@@ -52,8 +68,7 @@ class GlobalDiscriminative:
         against_nearest = against_nearest.masked_fill(nearest < 0, 0.0)
         present, owner = at.unique(return_inverse=True)
         against_batch = batch_reward(scores(said, self.videos[present]), owner, self.options.margin)
-        rewards = self.options.neighbour * against_nearest + self.options.batch * against_batch
-        return rewards.to(samples.device)
+        return self.options.neighbour * against_nearest + self.options.batch * against_batch
 
 
 def neighbour_reward(captions: Tensor, own: Tensor, nearest: Tensor, margin: float = 0.2) -> Tensor:

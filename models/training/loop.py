@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.options import Options
 from models.training.objective import Objective
+from models.training.parallel import Ranks
 
 
 class FitOptions(Options):
@@ -39,12 +40,47 @@ class FitOptions(Options):
     """Longest gradient (norm over all weights); 0 lets every gradient through."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises from near zero."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """What the learning rate does after the warm-up; cosine falls to zero at the last step."""
+    warmup_epochs: float = Field(0.0, ge=0)
+    """The same in epochs: set one of the two."""
+    warmup_from: float = Field(0.0, ge=0)
+    """The learning rate that the warm-up starts above."""
+    schedule: Literal["constant", "cosine", "steps", "decay"] = "constant"
+    """What the learning rate does after the warm-up: cosine falls to zero at the last step, steps has its milestones, decay
+    falls by the factor `decay` every `decay_every` epochs."""
+    milestones: tuple[tuple[int, float], ...] = ()
+    """For schedule steps: (epochs done, the part of the highest learning rate from then on), in order."""
+    decay: float = Field(0.8, gt=0, le=1)
+    """For schedule decay: what the learning rate is multiplied by."""
+    decay_every: int = Field(3, ge=1)
+    """For schedule decay: epochs between two of its falls."""
+
+    @model_validator(mode="after")
+    def _one_learning_rate_at_a_time(self) -> Self:
+        epochs = [epoch for epoch, _ in self.milestones]
+        if self.warmup_steps and self.warmup_epochs:
+            raise ValueError("the warm-up is given in steps and in epochs; set warmup_steps or warmup_epochs to 0")
+        if (self.schedule == "steps") != bool(self.milestones):
+            raise ValueError(
+                "schedule 'steps' and milestones go together: such as 'schedule: steps, milestones: [[23, 0.01]]' for a "
+                "hundredth of the learning rate after 23 epochs"
+            )
+        if epochs != sorted(set(epochs)) or any(epoch < 0 or part <= 0 for epoch, part in self.milestones):
+            raise ValueError(f"milestones are (epochs, factor above 0) with rising epochs, not {self.milestones}")
+        return self
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss or its gradient became infinite or not a number. The weights are still those before the bad batch."""
+    """The loss or its gradient (`what`) became infinite or not a number. The weights are still those before the bad batch.
+
+    step counts from 1; losses are those of the batch, whose videos are video_ids."""
+
+    def __init__(self, what: str, losses: dict[str, float], step: int, video_ids: tuple[str, ...]):
+        terms = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
+        super().__init__(
+            f"the {what} is not finite at step {step} ({terms}) on videos {', '.join(video_ids)}; "
+            "look at the features of these videos, or lower the learning rate"
+        )
+        self.what, self.losses, self.step, self.video_ids = what, losses, step, video_ids
 
 
 class TrainingBatch(Protocol):
@@ -67,11 +103,18 @@ class Batches(Protocol):
         ...
 
 
+class Schedule(Protocol):
+    """An objective for every epoch: an Objective, or something that chooses one."""
+
+    def at(self, epoch: int, /) -> Objective: ...
+
+
 @dataclass(frozen=True)
 class TrainState:
     """Where a training stands: named tensors (for safetensors) and a few numbers (for JSON).
 
-    tensors: "model.<name>", "optimiser.<parameter>.<slot>", "rng.cpu" and, on a GPU, "rng.cuda" (uint8).
+    tensors: "model.<name>", "optimiser.<parameter>.<slot>", "rng.cpu" and, on a GPU, "rng.cuda" (uint8);
+    "rng.<rank>.cpu" of the other processes, where several train together.
     values: epoch and batch (the next one's place), step (those done) and steps_per_epoch."""
 
     tensors: dict[str, Tensor]
@@ -81,16 +124,22 @@ class TrainState:
         """For `model.load_state_dict`."""
         return {name.removeprefix("model."): t for name, t in self.tensors.items() if name.startswith("model.")}
 
+    def beside(self, tensors: dict[str, Tensor]) -> TrainState:
+        """The same, with some tensors more."""
+        return TrainState(self.tensors | tensors, self.values)
+
 
 @dataclass(frozen=True)
 class Progress:
     """One step done. epoch counts from 0, step (of all epochs) from 1; losses are the terms before their weights, and
-    their weighted sum as "total". snapshot() is valid until the loop is resumed."""
+    their weighted sum as "total"; videos are those of this process's part of the batch. snapshot() is valid until the loop
+    is resumed."""
 
     epoch: int
     step: int
     steps_per_epoch: int
     losses: dict[str, float]
+    videos: int
     learning_rate: float
     gradient_norm: float
     end_of_epoch: bool
@@ -102,15 +151,19 @@ _M = TypeVar("_M", bound=nn.Module)
 
 def fit(
     model: nn.Module,
-    objective: Objective,
+    objective: Schedule,
     batches: Batches,
     options: FitOptions,
     state: TrainState | None = None,
     device: str = "cpu",
+    ranks: Ranks | None = None,
+    half: bool = False,
 ) -> Iterator[Progress]:
     """Train `model` in place, from the start or from `state`, to the last of options.epochs; yields after every step.
 
-    Anything that the caller does between steps with the model or with random numbers belongs inside `undisturbed`."""
+    ranks: the processes that train together, each of which calls this with its own part of the batches. half: bfloat16 where
+    torch finds it safe, on a GPU only. Anything that the caller does between steps with the model or with random numbers
+    belongs inside `undisturbed`."""
     per_epoch = batches.steps_per_epoch
     if per_epoch < 1:
         raise ValueError("there is nothing to train on: an epoch has no batches")
@@ -119,7 +172,11 @@ def fit(
     optimiser = _OPTIMISERS[options.optimiser](
         parameters.values(), lr=options.learning_rate, weight_decay=options.weight_decay
     )
-    step = 0 if state is None else restore(state, model, optimiser, per_epoch)
+    ranks = ranks or Ranks()
+    step = 0 if state is None else restore(state, model, optimiser, per_epoch, ranks.rank)
+    if state is None and not ranks.leads:
+        _chances_of_its_own(ranks.rank)
+    casting = torch.autocast("cuda", torch.bfloat16, enabled=half) if device.startswith("cuda") else nullcontext()
     total_steps = options.epochs * per_epoch
     while step < total_steps:
         epoch, skip = divmod(step, per_epoch)
@@ -129,14 +186,16 @@ def fit(
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.zero_grad(set_to_none=True)
-            total, terms = now(model, batch.to(device))
-            losses = {name: loss.item() for name, loss in terms.items()} | {"total": total.item()}
+            with casting:
+                total, losses = ranks.losses(now, model, batch.to(device))
             if not all(math.isfinite(loss) for loss in losses.values()):
-                raise _non_finite("loss", losses, step, batch)
-            total.backward()
+                raise NonFiniteLoss("loss", losses, step + 1, _all_videos(batch, ranks))
+            if total is not None:
+                total.backward()
+            ranks.add_gradients(parameters.values())
             norm = nn.utils.clip_grad_norm_(parameters.values(), options.clip or math.inf).item()
             if not math.isfinite(norm):
-                raise _non_finite("gradient", losses, step, batch)
+                raise NonFiniteLoss("gradient", losses, step + 1, _all_videos(batch, ranks))
             optimiser.step()
             step += 1
             yield Progress(
@@ -144,6 +203,7 @@ def fit(
                 step,
                 per_epoch,
                 losses,
+                len(batch.video_ids),
                 rate,
                 norm,
                 end_of_epoch=step % per_epoch == 0,
@@ -163,13 +223,21 @@ _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
-    """The learning rate of a step (from 0): a function of the step alone, so that a resume needs no scheduler's state."""
-    if step < options.warmup_steps:
-        return options.learning_rate * (step + 1) / options.warmup_steps
+    """The learning rate of a step (from 0) of all `options.epochs`: a function of the step alone, so that a resume needs no
+    scheduler's state."""
+    highest, per_epoch = options.learning_rate, total_steps / options.epochs
+    warmup = options.warmup_steps or round(options.warmup_epochs * per_epoch)
+    if step < warmup:
+        return options.warmup_from + (highest - options.warmup_from) * (step + 1) / warmup
+    epoch = int(step // per_epoch)
+    if options.schedule == "steps":
+        return highest * next((part for since, part in reversed(options.milestones) if epoch >= since), 1.0)
+    if options.schedule == "decay":
+        return highest * options.decay ** (epoch // options.decay_every)
     if options.schedule == "constant":
-        return options.learning_rate
-    done = (step - options.warmup_steps) / max(1, total_steps - options.warmup_steps)
-    return options.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+        return highest
+    done = (step - warmup) / max(1, total_steps - warmup)
+    return highest * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def take_snapshot(model: nn.Module, optimiser: torch.optim.Optimizer, step: int, per_epoch: int) -> TrainState:
@@ -178,12 +246,14 @@ def take_snapshot(model: nn.Module, optimiser: torch.optim.Optimizer, step: int,
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     for index, slots in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{names[index]}.{slot}": _copy(tensor) for slot, tensor in slots.items()}
-    tensors |= {f"rng.{kind}": rng for kind, rng in _random_state().items()}
+    tensors |= {f"rng.{kind}": rng for kind, rng in random_state().items()}
     epoch, batch = divmod(step, per_epoch)
     return TrainState(tensors, {"epoch": epoch, "batch": batch, "step": step, "steps_per_epoch": per_epoch})
 
 
-def restore(state: TrainState, model: nn.Module, optimiser: torch.optim.Optimizer, per_epoch: int) -> int:
+def restore(
+    state: TrainState, model: nn.Module, optimiser: torch.optim.Optimizer, per_epoch: int, rank: int = 0
+) -> int:
     """Put a snapshot back into a model, a fresh optimiser and torch's generators; returns the steps done."""
     if state.values["steps_per_epoch"] != per_epoch:
         raise ValueError(
@@ -200,7 +270,12 @@ def restore(state: TrainState, model: nn.Module, optimiser: torch.optim.Optimize
         if found:
             slots[index] = found
     optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
-    _set_random_state({name.removeprefix("rng."): t for name, t in state.tensors.items() if name.startswith("rng.")})
+    prefix = "rng." if rank == 0 else f"rng.{rank}."
+    random = {name.removeprefix(prefix): t for name, t in state.tensors.items() if name.startswith(prefix)}
+    if random:
+        _set_random_state(random)
+    else:  # fewer processes took the snapshot
+        _chances_of_its_own(rank)
     return int(state.values["step"])
 
 
@@ -208,7 +283,7 @@ def restore(state: TrainState, model: nn.Module, optimiser: torch.optim.Optimize
 def undisturbed(model: _M) -> Iterator[_M]:
     """The model in eval mode, for validation between two steps; afterwards training goes on as if nothing had happened."""
     modes = [(module, module.training) for module in model.modules()]
-    random = _random_state()
+    random = random_state()
     model.eval()
     try:
         yield model
@@ -218,7 +293,8 @@ def undisturbed(model: _M) -> Iterator[_M]:
         _set_random_state(random)
 
 
-def _random_state() -> dict[str, Tensor]:
+def random_state() -> dict[str, Tensor]:
+    """The states of torch's generators, by kind."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -231,13 +307,14 @@ def _set_random_state(states: dict[str, Tensor]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
+def _chances_of_its_own(rank: int) -> None:
+    """Each process draws other samples and drops other units; the leading one those that it would draw alone."""
+    torch.manual_seed((torch.initial_seed() + rank * 1_000_003) % 2**63)
+
+
+def _all_videos(batch: TrainingBatch, ranks: Ranks) -> tuple[str, ...]:
+    return tuple(id for part in ranks.gather(list(batch.video_ids)) for id in part)
+
+
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
-
-
-def _non_finite(what: str, losses: dict[str, float], step: int, batch: TrainingBatch) -> NonFiniteLoss:
-    terms = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
-    return NonFiniteLoss(
-        f"the {what} is not finite at step {step + 1} ({terms}) on videos {', '.join(batch.video_ids)}; "
-        "look at the features of these videos, or lower the learning rate"
-    )

@@ -24,6 +24,15 @@ class ScheduledTerm(Protocol):
 
 
 @runtime_checkable
+class CountingTerm(Protocol):
+    """A term that is a mean over something else than videos."""
+
+    def count(self, batch: Any, /) -> int:
+        """How many tokens, words or captions of this batch its last loss is the mean of."""
+        ...
+
+
+@runtime_checkable
 class SharingModel(Protocol):
     """A model whose passes over a batch can be made once for several terms."""
 
@@ -51,10 +60,21 @@ class Objective:
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The total to minimise, and each term before its weight, detached."""
-        with model.sharing() if isinstance(model, SharingModel) else nullcontext():
-            losses = {name: term(model, batch) for name, (_, term) in self.terms.items()}
+        losses = self._losses(model, batch)
         weighted = [weight * losses[name] for name, (weight, _) in self.terms.items()]
         total = weighted[0]
         for more in weighted[1:]:
             total = total + more
         return total, {name: loss.detach() for name, loss in losses.items()}
+
+    def parts(self, model: Any, batch: Any) -> dict[str, tuple[Tensor, int]]:
+        """Each term before its weight, and how much it is the mean of: what is needed to add up parts of a batch."""
+        losses = self._losses(model, batch)
+        return {
+            name: (losses[name], term.count(batch) if isinstance(term, CountingTerm) else len(batch.video_ids))
+            for name, (_, term) in self.terms.items()
+        }
+
+    def _losses(self, model: Any, batch: Any) -> dict[str, Tensor]:
+        with model.sharing() if isinstance(model, SharingModel) else nullcontext():
+            return {name: term(model, batch) for name, (_, term) in self.terms.items()}

@@ -18,6 +18,7 @@ from storage.datasets.coco import CocoOptions, read_coco
 from storage.datasets.dataset import Dataset, find_videos
 from storage.datasets.demo import DemoOptions, read_demo
 from storage.datasets.folder import FolderOptions, read_folder
+from storage.datasets.loose import LooseOptions, read_loose
 from storage.datasets.msrvtt import FILES as MSRVTT_FILES
 from storage.datasets.msrvtt import MsrvttOptions, read_msrvtt
 from storage.datasets.msvd import SENTENCES, MsvdOptions, find_corpora, read_msvd
@@ -31,6 +32,7 @@ __all__ = [
     "DatasetOptions",
     "DemoOptions",
     "FolderOptions",
+    "LooseOptions",
     "MsrvttOptions",
     "MsvdOptions",
     "detect_kind",
@@ -50,6 +52,7 @@ READERS: dict[str, Callable[[Any, Path], Dataset]] = {
     "coco": read_coco,
     "folder": read_folder,
     "demo": read_demo,
+    "loose": read_loose,
 }
 
 _MARKS: dict[str, tuple[str, ...]] = {
@@ -60,7 +63,7 @@ _MARKS: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_dataset(options: DatasetOptions, root: Path) -> Dataset:
+def read_dataset(options: DatasetOptions | LooseOptions, root: Path) -> Dataset:
     """The data set in `root`, read by the reader of its kind."""
     with _collector_paused():
         return READERS[options.kind](options, root)

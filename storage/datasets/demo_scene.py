@@ -84,11 +84,16 @@ class Clip:
     differs: str | None = None
 
 
-def plan_world(seed: int, counts: Mapping[Split, int], frames: int, captions: int) -> list[Clip]:
-    """All clips in their order. A clip does not change when only the counts grow."""
+def plan_world(
+    seed: int, counts: Mapping[Split, int], frames: int, captions: int, event: tuple[float, float]
+) -> list[Clip]:
+    """All clips in their order; an event takes a part of its clip between the two of `event`. A clip does not change when
+    only the counts grow."""
     triples = split_triples(seed)
     return [
-        clip for split in SPLITS for clip in _plan_split(seed, split, triples[split], counts[split], frames, captions)
+        clip
+        for split in SPLITS
+        for clip in _plan_split(seed, split, triples[split], counts[split], frames, captions, event)
     ]
 
 
@@ -116,13 +121,19 @@ def possible(shape: str, action: str) -> bool:
 
 
 def _plan_split(
-    seed: int, split: Split, triples: Sequence[Triple], count: int, frames: int, captions: int
+    seed: int,
+    split: Split,
+    triples: Sequence[Triple],
+    count: int,
+    frames: int,
+    captions: int,
+    event: tuple[float, float],
 ) -> list[Clip]:
     clips: list[Clip] = []
     n = 0
     while len(clips) < count:
         rng = random.Random(f"{seed}/{split}/{n}")
-        scene = _draw_scene(rng, triples[n % len(triples)], frames)
+        scene = _draw_scene(rng, triples[n % len(triples)], frames, event)
         pair: list[tuple[Scene, str | None]] = [(scene, None)]
         if n % TWIN_EVERY == 0 and count - len(clips) >= 2:
             differs = ("detail", "sound", "size")[n // TWIN_EVERY % 3]
@@ -136,10 +147,10 @@ def _plan_split(
     return clips
 
 
-def _draw_scene(rng: random.Random, triple: Triple, frames: int) -> Scene:
+def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[float, float]) -> Scene:
     colour, shape, action = triple
-    event = max(1, round(frames * rng.uniform(0.5, 0.73)))
-    start = rng.randint(min(2, frames - event), max(frames - event - 2, min(2, frames - event)))
+    length = max(1, round(frames * rng.uniform(*event)))
+    start = rng.randint(min(2, frames - length), max(frames - length - 2, min(2, frames - length)))
     light = rng.uniform(0.08, 0.26)
     across, along = rng.uniform(0.32, 0.68), rng.uniform(0.46, 0.54)
     places = {"left": (along, across), "right": (along, across), "up": (across, along), "down": (across, along)}
@@ -161,7 +172,7 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int) -> Scene:
         after=rng.choice(DULL),
         frames=frames,
         start=start,
-        end=start + event,
+        end=start + length,
         grain=rng.getrandbits(32),
     )
 

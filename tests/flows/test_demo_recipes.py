@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,10 +24,13 @@ PAGE = (ROOT / "docs" / "papers.md").read_text()
 VARIANTS = sorted(name for name in shipped_recipes() if name.startswith("demo-"))
 PAPERS = {
     "demo-g2l": "g2l",
+    "demo-gld": "top_down",
     "demo-glrg": "glrg",
     "demo-mp-lstm": "mp_lstm",
     "demo-recnet": "recnet",
     "demo-s2vt": "s2vt",
+    "demo-show-tell": "show_tell",
+    "demo-top-down": "top_down",
     "demo-vre": "vre",
 }
 SMALL = (
@@ -39,6 +45,7 @@ SMALL = (
     "evaluation={meteor: false}",
     "runtime={decoders: 0, device: cpu, threads: 1}",
 )
+MORE = {"demo-gld": ("boosting.epochs=1", "boosting.videos=5", "boosting.samples=2", "embedding.training.epochs=1")}
 QUICK = "demo-glrg"
 
 
@@ -74,9 +81,28 @@ def test_a_variant_runs_to_its_scores_and_report(name: str, world: Path, shared:
     assert not plan_pipeline(small(name, world), shared).to_do
 
 
+@pytest.fixture(scope="module")
+def commanded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a workspace and a Prefect home for commands in processes of their own."""
+    return tmp_path_factory.mktemp("commanded")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("longtake-command")
+@pytest.mark.parametrize("name", ["demo", *VARIANTS])
+def test_the_command_carries_a_demo_recipe_out(name: str, world: Path, commanded: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment = {**clean, "PREFECT_HOME": str(commanded / "prefect"), "OMP_NUM_THREADS": "1"}
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    command = [sys.executable, "-m", "flows.cli", "run", name, "--data", world, "-w", commanded / "w", *settings]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "CIDEr" in done.stdout and "Report:" in done.stdout and "Traceback" not in done.stderr
+
+
 def small(name: str, data: Path) -> Recipe:
     """A shipped recipe at toy size; what it says of its captioner stays."""
-    return load_recipe(name, SMALL, data)
+    return load_recipe(name, [*SMALL, *MORE.get(name, ())], data)
 
 
 def ablations() -> list[tuple[str, list[str]]]:

@@ -80,6 +80,17 @@ def test_the_run_history_is_whole_in_prefects_database(environment: dict[str, st
     assert any(name.startswith("seed") for name in names)
 
 
+def test_the_curve_of_a_training_is_a_table_in_prefect(environment: dict[str, str], finished: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(Path(environment["PREFECT_HOME"]) / "prefect.db") as database:
+        found = database.execute("select type, data from artifact where key = 'seeding-curve'").fetchall()
+    curve = next(finished.glob("artifacts/seed/*/curves.jsonl")).read_text().splitlines()
+    tables = [json.loads(json.loads(data)) for kind, data in found if kind == "table"]
+    assert [point["epoch"] for point in tables[0]] == [json.loads(line)["epoch"] for line in curve]
+    assert all({"total", "val_cider"} <= point.keys() for point in tables[0])
+
+
 def test_deleting_prefects_database_loses_no_work(
     environment: dict[str, str], world: Path, finished: Path, tmp_path: Path
 ) -> None:

@@ -68,7 +68,7 @@ def test_a_changed_caption_of_the_test_split_leaves_training_alone(place: Place)
     path.write_text("\n".join(lines))
     found = place.to_do()
     assert list(found) == ["catalogue", "prepare_text", "evaluate", "report"]
-    assert found["catalogue"] == "captions, splits or problems changed"
+    assert found["catalogue"] == "1 video recaptioned"
 
 
 @pytest.mark.parametrize(

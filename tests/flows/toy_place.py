@@ -50,7 +50,8 @@ def noted(plan: Plan, state: str = "done") -> None:
     extraction = plan.step("extract_features")
     stores = tuple(source.store for source in extraction.job.memo.values()) if extraction else ()
     place = (plan.recipe.name, plan.recipe.dataset.name, str(plan.data))
-    save_run(plan.workspace, RunRecord(new_run_id(), *place, {}, plan.keys, stores, "2024-01-01T00:00:00Z", state))
+    recipe = plan.recipe.model_dump(mode="json")
+    save_run(plan.workspace, RunRecord(new_run_id(), *place, recipe, plan.keys, stores, "2024-01-01T00:00:00Z", state))
 
 
 def carried_out(plan: Plan) -> list[str]:

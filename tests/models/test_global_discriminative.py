@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from models.embedding.vse import VisualSemantic, VseOptions
 from models.rewards.global_discriminative import (
@@ -79,6 +80,27 @@ def test_another_batch_earns_other_rewards_and_no_gradient_is_kept() -> None:
     two = reward(torch.tensor([[8, EOS], [9, EOS]]), torch.tensor([0, 1]))
     assert not torch.allclose(one, two) and not one.requires_grad
     assert torch.equal(one, reward(torch.tensor([[4, EOS], [5, EOS]]), torch.tensor([0, 1])))
+
+
+@torch.no_grad()
+def test_a_video_that_is_not_embedded_earns_nothing_and_is_nobodys_negative() -> None:
+    torch.manual_seed(0)
+    net = VisualSemantic(VseOptions(features=("rgb",), size=8, embedding=6), SIZES, VOCABULARY).eval()
+    batch = toy_batch(videos=4)
+    videos = net.videos(batch.features, batch.masks)
+    videos[2] = 0
+    samples, video_of = torch.tensor([[4, EOS], [5, EOS], [6, EOS]]), torch.tensor([0, 1, 2])
+    reward = GlobalDiscriminative(net, videos, torch.tensor([2, 0, 0, 1]))
+    without = reward(samples[:2], video_of[:2])
+    assert reward(samples, video_of).tolist() == pytest.approx([*without.tolist(), 0.0])
+    assert reward(samples[2:], video_of[2:]).tolist() == [0.0]
+    alone = reward(samples[:1], video_of[:1])
+    assert alone.tolist() == [0.0], "its neighbour is not embedded, and there is no other in the batch"
+
+
+def test_a_global_reward_of_nothing_is_refused() -> None:
+    with pytest.raises(ValidationError, match="teaches nothing"):
+        GlobalOptions(neighbour=0.0, batch=0.0)
 
 
 def test_tables_of_other_sizes_are_refused() -> None:

@@ -14,7 +14,16 @@ from torch import Tensor
 from models.captioner import Captioner
 from models.decoders.search import sample
 from models.losses.cross_entropy import CrossEntropy
-from models.training.loop import FitOptions, NonFiniteLoss, Progress, TrainState, fit, learning_rate_at, undisturbed
+from models.training.loop import (
+    FitOptions,
+    NonFiniteLoss,
+    Progress,
+    TrainState,
+    fit,
+    learning_rate_at,
+    restore,
+    undisturbed,
+)
 from models.training.objective import Objective
 from models.types import Batch
 from tests.models.toy_captions import toy_batch, toy_captioner
@@ -205,3 +214,50 @@ def test_an_epoch_shorter_than_promised_and_an_empty_one_are_refused() -> None:
 
     with pytest.raises(ValueError, match="nothing to train on"):
         list(fit(fresh(), OBJECTIVE, Empty(), options()))
+
+
+def test_half_precision_is_never_on_for_a_cpu() -> None:
+    seen: list[tuple[bool, torch.dtype]] = []
+
+    def watched(captioner: Captioner, batch: Batch) -> Tensor:
+        logits, _ = captioner.word_logits(batch)
+        seen.append((torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"), logits.dtype))
+        return logits.logsumexp(1).mean()
+
+    list(fit(fresh(), Objective(watched=(1.0, watched)), ToyBatches(), options(epochs=1), half=True))
+    assert seen == [(False, torch.float32)] * STEPS
+
+
+def test_a_process_that_joins_has_the_weights_of_the_snapshot_and_chances_of_its_own() -> None:
+    _, _, states = run(options())
+    drawn = []
+    for rank, state in enumerate([states[4], states[4], states[4].beside({"rng.2.cpu": states[7].tensors["rng.cpu"]})]):
+        model = fresh()
+        optimiser = torch.optim.Adam(model.parameters())
+        assert restore(state, model, optimiser, STEPS, rank) == 5
+        assert all(torch.equal(state.model_weights()[name], tensor) for name, tensor in model.state_dict().items())
+        drawn.append(torch.rand(4).tolist())
+    torch.set_rng_state(states[7].tensors["rng.cpu"])
+    assert drawn[2] == torch.rand(4).tolist(), "of its own, kept in the snapshot"
+    assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
+
+
+def test_parts_of_a_batch_add_up_to_the_whole() -> None:
+    """What `Ranks` does with losses: each part's mean, weighed by its share of tokens, is the mean of all tokens."""
+    batch, model = toy_batch(videos=4), toy_captioner()
+    tokens, owner = batch.tokens, batch.owner
+    assert tokens is not None and owner is not None
+    parts = []
+    for rows in ([0], [1, 2, 3]):
+        mine = [n for n, video in enumerate(owner.tolist()) if video in rows]
+        part = Batch(
+            tuple(batch.video_ids[row] for row in rows),
+            {name: x[rows] for name, x in batch.features.items()},
+            {name: x[rows] for name, x in batch.masks.items()},
+            tokens[mine],
+            torch.tensor([rows.index(video) for video in owner[mine].tolist()]),
+        )
+        parts.append(OBJECTIVE.parts(model, part)["xe"])
+    assert {count for _, count in parts} != {parts[0][1]}, "the parts differ in size"
+    whole = sum(loss.item() * count for loss, count in parts) / sum(count for _, count in parts)
+    assert whole == pytest.approx(OBJECTIVE(model, batch)[0].item(), rel=1e-5)

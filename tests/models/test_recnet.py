@@ -18,6 +18,7 @@ from models.losses.cross_entropy import CrossEntropy
 from models.losses.reconstruction import Reconstruction
 from models.reconstructors import GlobalNet, LocalNet, TransposedNet
 from models.training.objective import Objective
+from models.types import EOS
 from tests.models.captioner_checks import (
     Array,
     alone,
@@ -50,7 +51,7 @@ def toy_states() -> ForcedStates:
     """Two captions of 3 and 2 real steps, hidden size 2, over 3 frames."""
     torch.manual_seed(3)
     attention = torch.softmax(torch.randn(4, 2, 3), -1)
-    return ForcedStates(torch.randn(2, 4, 2), tuple(attention.unbind(0)))
+    return ForcedStates(torch.randn(2, 4, 2), attention.transpose(0, 1))
 
 
 def additive(attention: AdditiveAttention, rows: list[Array], query: Array) -> Array:
@@ -72,14 +73,14 @@ def test_a_forced_pass_returns_the_states_and_attention_of_its_steps() -> None:
     decoder = captioner.decoder
     assert isinstance(decoder, LstmDecoder) and isinstance(decoder.reader, AdditiveAttention)
     assert said.states is not None and batch.tokens is not None
-    attention, embedding = array(said.states.attention()), array(decoder.embed.weight)
+    attention, embedding = array(said.states.attention), array(decoder.embed.weight)
     gates, past = decoder.gates_from_word, array(decoder.gates_from_past.weight)
     for n, caption in enumerate(batch.tokens.tolist()):
         rows = [array(v) for v, there in zip(said.memory.tokens[n], said.memory.mask[n], strict=True) if there]
         summary = array(said.memory.summary[n])
         hidden = np.tanh(linear(decoder.start_hidden, summary))
         cell = np.tanh(linear(decoder.start_cell, summary))
-        for i, token in enumerate(caption[:-1]):
+        for i, token in enumerate(caption[: caption.index(EOS)]):
             weights = additive(decoder.reader, rows, hidden)  # eq. 4 and 5, with the state of the step before
             assert attention[n, i].tolist() == pytest.approx([*weights, *[0.0] * (5 - len(rows))], abs=1e-5)
             context = sum(w * v for w, v in zip(weights, rows, strict=True))  # eq. 3
@@ -89,6 +90,7 @@ def test_a_forced_pass_returns_the_states_and_attention_of_its_steps() -> None:
             cell = cell / (1 + np.exp(-keep)) + np.tanh(new) / (1 + np.exp(-enter))
             hidden = np.tanh(cell) / (1 + np.exp(-leave))
             assert said.states.hidden[n, i].tolist() == pytest.approx(hidden.tolist(), abs=1e-5)
+        assert i == said.real[n].sum() - 1  # the step that says EOS is the last
 
 
 def test_the_global_reconstructor_equals_equations_6_and_7() -> None:
@@ -120,7 +122,7 @@ def test_the_local_reconstructor_equals_equations_9_to_11() -> None:
 
 def test_the_transposed_reconstructor_reads_words_as_the_decoder_read_frames() -> None:
     states, net = toy_states(), TransposedNet(hidden=2, size=5)
-    rebuilt, alpha = net(states, WORDS, FRAMES), array(states.attention())
+    rebuilt, alpha = net(states, WORDS, FRAMES), array(states.attention)
     for n in range(2):
         z, m = np.zeros(5), np.zeros(5)
         for t in range(int(FRAMES[n].sum())):

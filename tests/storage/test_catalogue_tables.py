@@ -9,11 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from storage.atomic import write_parquet
-from storage.catalogue import ABSENT, Catalogue, Inventory, compare, problem_table, take_inventory, write_catalogue
+from storage.catalogue import (
+    ABSENT,
+    Catalogue,
+    Changes,
+    Inventory,
+    compare,
+    problem_table,
+    take_inventory,
+    write_catalogue,
+)
 from storage.datasets import FolderOptions, read_dataset
 from storage.errors import StorageError
 from storage.ledger import Ledger, Probed
@@ -81,7 +89,7 @@ def test_a_file_moves_the_videos_of_its_split_only(root: Path, split: str) -> No
     (root / f"{split}1.mp4").write_text("other bytes")
     after = inventory(root)
     assert changed(before, after) == {f"videos/{split}", "videos"}
-    assert compare(_table(root, before), after) == "1 video changed"
+    assert str(compare(_table(root, before), after)) == "1 video changed"
 
 
 def test_a_video_that_changes_its_split_moves_both(root: Path) -> None:
@@ -90,7 +98,7 @@ def test_a_video_that_changes_its_split_moves_both(root: Path) -> None:
     after = inventory(root, found)
     parts = {f"{what}/{split}" for what in ("videos", "captions") for split in ("val", "test")}
     assert changed(before, after) == parts | {"videos", "captions"}
-    assert compare(_table(root, before), after) == "captions, splits or problems changed"
+    assert str(compare(_table(root, before), after)) == "splits or problems changed"
 
 
 def test_segments_of_one_file_have_keys_of_their_own(root: Path) -> None:
@@ -119,17 +127,24 @@ def test_additions_and_removals_are_counted(root: Path) -> None:
     before = inventory(root)
     table = _table(root, before)
     fewer = [row for row in rows() if row["video"] not in ("val1", "val2")]
-    assert compare(table, inventory(root, fewer)) == "2 videos removed"
+    assert str(compare(table, inventory(root, fewer))) == "2 videos removed"
     (root / "new.mp4").write_text("new")
     more = [*rows(), {"video": "new", "caption": "a new one", "split": "train"}]
-    assert compare(table, inventory(root, more)) == "1 video added"
+    assert str(compare(table, inventory(root, more))) == "1 video added"
     (root / "test1.mp4").write_text("other")
-    assert compare(table, inventory(root, more)) == "1 video added, 1 video changed"
+    assert str(compare(table, inventory(root, more))) == "1 video added, 1 video changed"
 
 
-def _table(root: Path, found: Inventory) -> Any:
+def test_other_captions_are_counted_apart_from_other_videos(root: Path) -> None:
+    table, found = _table(root, inventory(root)), rows()
+    next(row for row in found if row["video"] == "val1")["caption"] = "something else"
+    changes = compare(table, inventory(root, found))
+    assert changes == Changes(recaptioned=1) and str(changes) == "1 video recaptioned" and changes.videos == 1
+
+
+def _table(root: Path, found: Inventory) -> Catalogue:
     write_catalogue(root.parent / "tables", found, {})
-    return pq.read_table(root.parent / "tables" / "videos.parquet")
+    return Catalogue(root.parent / "tables", root)
 
 
 def test_tables_tell_the_usable_the_broken_the_absent_and_the_damaged(root: Path, tmp_path: Path) -> None:

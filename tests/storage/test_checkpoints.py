@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.numpy import save_file
 
-from storage.checkpoints import Checkpoint
+from storage.checkpoints import Checkpoint, LastCheckpoints
 from storage.errors import Mismatch, StorageError
 
 TENSORS: dict[str, np.ndarray] = {
@@ -149,3 +149,21 @@ def test_a_checkpoint_of_another_vocabulary_is_refused_naming_both() -> None:
         checkpoint.expect(vocabulary="b" * 32)
     with pytest.raises(Mismatch, match=f"trained with tagger None, not {'c' * 12}"):
         checkpoint.expect(tagger="c" * 32)
+
+
+def test_the_last_few_are_kept_and_the_newest_that_can_be_read_is_loaded(tmp_path: Path) -> None:
+    kept = LastCheckpoints(tmp_path / "last.safetensors", keep=3)
+    assert kept.load() is None and kept.paths() == []
+    for step in range(12):
+        kept.save(Checkpoint(TENSORS, {"step": step}))
+    assert [Checkpoint.load(path).values["step"] for path in kept.paths()] == [11, 10, 9]
+    assert [path.name for path in kept.paths()] == ["last.safetensors", "last-2.safetensors", "last-3.safetensors"]
+    (tmp_path / "last.safetensors").write_bytes(b"")
+    found = LastCheckpoints(tmp_path / "last.safetensors").load()
+    assert found is not None and found.values["step"] == 10, "whoever keeps one now still finds the older ones"
+    for path in kept.paths():
+        path.write_bytes(b"not a checkpoint")
+    with pytest.raises(StorageError, match=r"last\.safetensors is damaged"):
+        kept.load()
+    kept.remove()
+    assert list(tmp_path.iterdir()) == []

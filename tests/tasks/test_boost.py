@@ -12,6 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from models.captioners.recnet import RecNetOptions
+from models.embedding.vse import VseOptions
 from models.losses.policy_gradient import PolicyGradient
 from models.rewards.baselines import (
     BaselineOptions,
@@ -22,23 +23,32 @@ from models.rewards.baselines import (
     TruthBaseline,
 )
 from models.rewards.consensus import ConsensusOptions
+from models.rewards.global_discriminative import GlobalOptions
 from models.rewards.local_discriminative import LocalOptions
 from storage.checkpoints import Checkpoint
-from storage.errors import LongtakeError, Mismatch
+from storage.errors import LongtakeError, Mismatch, UsageError
 from storage.references import References
 from storage.results import read_jsonl
 from storage.vocabulary import TextOptions
 from tasks import boost as module
+from tasks import training_run
 from tasks.boost import BoostingOptions, BoostOptions, boost, policy_gradient
 from tasks.caption import CaptionOptions, caption
+from tasks.find_neighbours import NeighbourOptions, find_neighbours
 from tasks.prepare_text import prepare_text
 from tasks.seed import SeedingOptions, SeedOptions
 from tasks.stage import Job
+from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, train_embedding
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
 FILES = ("captioner.safetensors", "curves.jsonl")
 BOOST = BoostOptions(
     boosting=BoostingOptions(epochs=3, videos=4, samples=3, learning_rate=3e-3, patience=9), max_words=8
+)
+
+EMBEDDING = EmbeddingOptions(
+    net=VseOptions(features=("scene",), size=12, embedding=8),
+    training=EmbeddingTraining(epochs=2, videos=4, captions=2, learning_rate=5e-3),
 )
 
 
@@ -105,7 +115,7 @@ def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
     options = changed(baseline={"kind": "scst"}, xe=0.3)
     job = boosted(toy, options)
     whole = [(job.work().folder / name).read_bytes() for name in FILES]
-    real = module.train
+    real = training_run.train
 
     def stops(*args: Any, **kwargs: Any) -> Any:
         for progress in real(*args, **kwargs):
@@ -113,13 +123,13 @@ def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
             if progress.step == stop_at:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(module, "train", stops)
+    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(training_run, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         job.carry_out(force=True)
     assert job.done() is None
     torch.manual_seed(stop_at)  # another process would not know this one's chances
-    monkeypatch.setattr(module, "train", real)
+    monkeypatch.setattr(training_run, "train", real)
     job.carry_out()
     assert [(job.work().folder / name).read_bytes() for name in FILES] == whole
 
@@ -144,6 +154,52 @@ def test_every_baseline_runs_with_rewards_of_captions_and_of_words(toy: ToyRun) 
             assert (point["baseline"] == 0) == (baseline.kind == "none")
             weights.add(point["policy"])
     assert len(weights) == 2 * len(BASELINES), "no two of them are the same training"
+
+
+def boosted_globally(toy: ToyRun, options: BoostOptions, **left_out: None) -> Job:
+    """With the tables that the global reward compares by; `embedding=None` leaves one out."""
+    text, features = toy.text().ref, toy.features().ref
+    read = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
+    texts = {"text_train": text.part("train"), "text_val": text.part("val")}
+    videos = toy.catalogue().ref.part("videos/train")
+    near = toy.alone(find_neighbours, NeighbourOptions(feature="scene", k=1), toy.data, videos=videos, **read)
+    tables = {"embedding": toy.alone(train_embedding, EMBEDDING, toy.data, **read, **texts).ref, "neighbours": near.ref}
+    given = {name: ref for name, ref in tables.items() if name not in left_out}
+    return toy.alone(boost, options, toy.data, seeded=toy.seeded().ref, **read, **texts, **given)
+
+
+@pytest.mark.parametrize("kind", ["second_sample", "scst"])
+def test_the_global_reward_is_added_to_captions_and_to_words(toy: ToyRun, kind: str) -> None:
+    """With no chance to learn, the same captions are drawn, and earn what R_GD takes from them."""
+    how: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-12, "baseline": {"kind": kind}, "videos": 10}
+    words = LocalOptions(phrase_threshold=1.0, word_threshold=0.1)
+    found = {}
+    for word_rewards in (None, words):
+        for reward in (None, GlobalOptions(), GlobalOptions(neighbour=0.0), GlobalOptions(batch=0.0)):
+            job = boosted_globally(toy, changed(**how, word_rewards=word_rewards, global_reward=reward))
+            found[word_rewards is None, reward] = read_jsonl(job.work().folder / "curves.jsonl")[1]
+    for sentence in (True, False):
+        none, both, batch, near = (point["reward"] for (s, _), point in found.items() if s == sentence)
+        assert both < batch < none and both < near < none, "R_H and R_B are at most 0"
+        if sentence:
+            assert both - none == pytest.approx((batch - none) + (near - none), abs=1e-5)
+    policies = {point["policy"] for point in found.values()}
+    assert len(policies) == len(found), "no two of them are the same training"
+
+
+def test_other_weights_of_scores_go_with_the_global_reward(toy: ToyRun) -> None:
+    mixture = {"cider_d": 0.5, "rouge_l": 1.0}
+    job = boosted_globally(toy, changed(epochs=1, reward=mixture, global_reward={}))
+    assert np.isfinite(read_jsonl(job.work().folder / "curves.jsonl")[1]["reward"])
+
+
+def test_a_global_reward_without_its_tables_is_refused(toy: ToyRun) -> None:
+    with pytest.raises(UsageError, match="sections 'embedding' and 'neighbours'"):
+        boosted_globally(toy, changed(global_reward={}), embedding=None)
+    with pytest.raises(UsageError, match="sections 'embedding' and 'neighbours'"):
+        boosted_globally(toy, changed(global_reward={}), neighbours=None)
+    job = boosted_globally(toy, changed(epochs=1, global_reward={"neighbour": 0}), neighbours=None)
+    assert job.done() is not None
 
 
 def test_true_captions_and_reconstruction_can_be_kept_on(toy: ToyRun) -> None:
@@ -217,6 +273,7 @@ def test_tables_made_for_another_vocabulary_are_refused(toy: ToyRun, tmp_path: P
     [
         ({"samples": 1}, "samples to 2"),
         ({"word_rewards": {"kind": "local"}, "reward": {"rouge_l": 1.0}}, "leave one of them out"),
+        ({"global_reward": {}, "baseline": {"kind": "b1"}}, "choose second_sample"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(values: dict[str, Any], complaint: str) -> None:

@@ -92,6 +92,24 @@ def test_without_java_meteor_is_explained_and_is_made_up_for_once_there_is_one(
     assert evaluate.again(toy.scores().work()) == "", "METEOR was not asked for"
 
 
+def test_the_scores_without_the_smallest_attention_weights_are_a_curve(toy: ToyRun) -> None:
+    whole = read_scores(everything(toy).work().folder)
+    assert whole["attention_masking"] is None and "Attention masking" not in whole["not_computed"]
+    masked = read_scores(everything(toy, attention_masking=(0.0, 0.5, 1.0)).work().folder)
+    assert {name: whole[name] for name in whole.keys() - {"attention_masking"}} == {
+        name: masked[name] for name in masked.keys() - {"attention_masking"}
+    }
+    curve = masked["attention_masking"]
+    assert curve.keys() == {"shares", "CIDEr", "BLEU-4", "ROUGE-L"}
+    assert curve["shares"] == [0, 0.5, 1] and all(len(values) == 3 for values in curve.values())
+
+    bare = EvaluationOptions(meteor=False, attention_masking=(0.5,))
+    inputs = {"captions": toy.captions().ref, "text": toy.text().ref.part("test")}
+    scores = read_scores(toy.alone(evaluate, bare, toy.data, **inputs).work().folder)
+    assert scores["attention_masking"] is None
+    assert "were not given" in scores["not_computed"]["Attention masking"]
+
+
 @pytest.mark.slow
 def test_meteor_is_computed_with_java(toy: ToyRun) -> None:
     job = toy.scores(meteor=True)

@@ -35,6 +35,16 @@ def test_lines_tell_count_total_rate_and_figures(every_line: None, capsys: pytes
     assert shown.count == 4
 
 
+def test_what_was_done_before_does_not_count_as_fast(
+    every_line: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 10.0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    with meter("seeding", 1000, "steps", done=900) as shown:
+        shown.to(920, "loss 2.31")
+    assert capsys.readouterr().err == "  seeding: 920 of 1000 steps, 2.0/s, 40 s left loss 2.31\n"
+
+
 def test_lines_are_rare(capsys: pytest.CaptureFixture[str]) -> None:
     with meter("probing videos", 1000, "files") as shown:
         for _ in range(1000):

@@ -13,7 +13,7 @@ from storage.checkpoints import Checkpoint
 from storage.errors import Mismatch, UsageError
 from storage.references import References
 from storage.results import read_jsonl
-from tasks import seed as module
+from tasks import training_run
 from tasks.feature_access import FeatureAccess
 from tasks.seed import SeedingOptions, SeedOptions, load_captioner
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
@@ -27,7 +27,7 @@ VRE = SeedOptions(
 
 def stop(patch: pytest.MonkeyPatch, at: int) -> None:
     """The next training saves after every step and is interrupted when it asks for the one after step `at`."""
-    real = module.train
+    real = training_run.train
 
     def stops(*args, **kwargs):
         for progress in real(*args, **kwargs):
@@ -35,8 +35,8 @@ def stop(patch: pytest.MonkeyPatch, at: int) -> None:
             if progress.step == at:
                 raise KeyboardInterrupt
 
-    patch.setattr(module, "_SAVE_EVERY", 0.0)
-    patch.setattr(module, "train", stops)
+    patch.setattr(training_run, "_SAVE_EVERY", 0.0)
+    patch.setattr(training_run, "train", stops)
 
 
 def test_the_loss_falls_and_every_epoch_is_validated(toy: ToyRun) -> None:
@@ -90,14 +90,14 @@ def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyR
 
 def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[tuple[int, int]] = []
-    real = module.train
+    real = training_run.train
 
-    def watched(captioner, *args, **kwargs):
-        for progress in real(captioner, *args, **kwargs):
+    def watched(folder, captioner, *args, **kwargs):
+        for progress in real(folder, captioner, *args, **kwargs):
             steps.append((progress.epoch, captioner.active_steps))
             yield progress
 
-    monkeypatch.setattr(module, "train", watched)
+    monkeypatch.setattr(training_run, "train", watched)
     folder = toy.seeded(VRE).work().folder
     assert dict(steps) == {0: 1, 1: 2, 2: 2, 3: 2}
     alone, *both = read_jsonl(folder / "curves.jsonl")

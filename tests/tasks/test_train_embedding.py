@@ -9,7 +9,7 @@ from models.embedding.vse import VseOptions
 from storage.errors import BadInput, Mismatch
 from storage.references import References
 from storage.results import read_jsonl
-from tasks import train_embedding as module
+from tasks import training_run
 from tasks.feature_access import FeatureAccess
 from tasks.stage import Job
 from tasks.train_embedding import (
@@ -58,7 +58,7 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
     job = embedded(toy)
     files = ("embedding.safetensors", "curves.jsonl")
     whole = [(job.work().folder / name).read_bytes() for name in files]
-    real = module.train
+    real = training_run.train
 
     def stops(*args, **kwargs):
         for progress in real(*args, **kwargs):
@@ -66,12 +66,12 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
             if progress.step == stop_at:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(module, "train", stops)
+    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(training_run, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         job.carry_out(force=True)
     assert job.done() is None
-    monkeypatch.setattr(module, "train", real)
+    monkeypatch.setattr(training_run, "train", real)
     job.carry_out()
     assert [(job.work().folder / name).read_bytes() for name in files] == whole
 
@@ -86,10 +86,10 @@ def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "write_jsonl", killed)
+        patched.setattr(training_run, "write_jsonl", killed)
         with pytest.raises(KeyboardInterrupt):
             job.carry_out(force=True)
-    monkeypatch.setattr(module, "train", killed)  # nothing may be trained again
+    monkeypatch.setattr(training_run, "train", killed)  # nothing may be trained again
     job.carry_out()
     assert (job.work().folder / "curves.jsonl").read_bytes() == whole
 

@@ -1,0 +1,132 @@
+"""Captions for your own videos in Python:
+
+from flows.captions import Captioner
+
+captioner = Captioner.open("longtake-workspace")
+print(captioner("video.mp4"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.cli_options import existing
+from flows.recipe import Recipe, check_recipe
+from storage.datasets.loose import gather_files
+from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
+from storage.records import ArtifactRef
+from storage.runs import RunRecord, load_runs
+from storage.workspace import Workspace
+from tasks.caption_files import Captioned, Cut, FileCaptioner
+from tasks.extractors import ImportedFeature, TaggerFeature, sampling_of
+from tasks.loose_stages import Carry, Trained, carry_here
+from tasks.pretrained import fetch_weights
+from tasks.runtime import Runtime
+
+_TRAINED_BY = ("boost", "seed[key_frames]", "seed")
+"""the stages that leave a captioner, the last one first; those of an ensemble have the seeds in their labels"""
+
+
+class Captioner:
+    """The captioner of a run that is finished, ready for files of any name and place."""
+
+    def __init__(self, run: RunRecord, trained: Trained, carry: Carry = carry_here) -> None:
+        self.run, self.trained = run, trained
+        self._files = FileCaptioner(trained, carry)
+
+    @classmethod
+    def open(
+        cls, workspace: Path | str, run: str | None = None, retry_quarantined: bool = False, carry: Carry = carry_here
+    ) -> Captioner:
+        """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
+        space = existing(Path(workspace))
+        record = choose_run(space, run)
+        return cls(record, _trained(space, record, retry_quarantined), carry)
+
+    def __call__(self, file: Path | str) -> str:
+        """The caption of one file."""
+        found = self.caption([str(file)])
+        if found.problems:
+            problem = found.problems[0]
+            raise BadMedia(problem.kind, f"{problem.item}: {problem.reason}")
+        return found.clips[0].caption.caption
+
+    def caption(self, files: Sequence[str], cut: Cut = None, n_best: int = 1, keep_tables: bool = True) -> Captioned:
+        """Files, folders and patterns; what is wrong with some is among the problems. See tasks/caption_files.py."""
+        paths, problems = gather_files(files)
+        found = self._files.caption(paths, cut, n_best, keep_tables)
+        return Captioned(found.clips, [*problems, *found.problems], found.extracted)
+
+
+def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
+    """The newest finished run that has a captioner, among those of this id or recipe."""
+    runs = load_runs(workspace)
+    trained = [run for run in runs if run.state == "done" and _captioners(run)]
+    if not trained:
+        raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' makes one")
+    if wanted is None:
+        return trained[0]
+    by_id = [run for run in trained if run.id.startswith(wanted)]
+    found = [run for run in trained if run.recipe_name == wanted] or (by_id if len(by_id) == 1 else [])
+    if found:
+        return found[0]
+    if by_id:
+        raise UsageError(
+            f"{len(by_id)} runs begin with '{wanted}'; give more of the id: {', '.join(r.id for r in by_id)}"
+        )
+    known = ", ".join(dict.fromkeys(name for run in trained[:10] for name in (run.recipe_name, run.id)))
+    raise UsageError(f"no finished run is called '{wanted}'; give the id of a run or the name of its recipe: {known}")
+
+
+def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> Trained:
+    recipe = check_recipe(run.recipe, f"of run {run.id}")
+    features = {name: recipe.features[name] for name in recipe.captioner.features}
+    for name, feature in features.items():
+        if isinstance(feature, ImportedFeature):
+            raise BadInput(
+                f"run {run.id} ({run.title}) reads features '{name}' that were imported as '{feature.store}'; Longtake "
+                "cannot make them for new videos. Train with features of kind 'backbone' or 'tagger', or import "
+                "features of the new videos and run the recipe on them"
+            )
+    fetch_weights(features.values())
+    used = {sampling_of(feature) for feature in features.values()}
+    tagged = any(isinstance(feature, TaggerFeature) and feature.weights == "trained" for feature in features.values())
+    return Trained(
+        workspace,
+        features,
+        {name: how for name, how in recipe.sampling.items() if name in used},
+        recipe.decoding,
+        _runtime(recipe, retry_quarantined),
+        tuple(_result(workspace, run, label) for label in _captioners(run)),
+        _result(workspace, run, "prepare_text"),
+        _result(workspace, run, "train_tagger") if tagged else None,
+        _result(workspace, run, "seed") if "find_key_frames" in run.stages else None,
+    )
+
+
+def _captioners(run: RunRecord) -> list[str]:
+    """The labels of the stages whose captioner speaks at the end of a run: one, or those of an ensemble."""
+    for last in _TRAINED_BY:
+        if last in run.stages:
+            return [last]
+        if several := [label for label in run.stages if label.startswith(f"{last}[")]:
+            return several
+    return []
+
+
+def _runtime(recipe: Recipe, retry_quarantined: bool) -> Runtime:
+    """The run's own, here: a cluster or a bucket that served its training is not needed for some files."""
+    here = {"runner": "local", "address": "", "feature_bucket": "", "retry_quarantined": retry_quarantined}
+    return recipe.runtime.model_copy(update=here)
+
+
+def _result(workspace: Workspace, run: RunRecord, label: str) -> ArtifactRef:
+    """What a stage of the run made."""
+    stage, key = run.stages[label]
+    done = workspace.done(stage, key)
+    if done is None:
+        raise MissingFeatures(
+            f"the {stage} of run {run.id} is gone from {workspace.root}; run 'longtake run {run.recipe_name}' again"
+        )
+    return done.ref

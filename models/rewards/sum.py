@@ -1,0 +1,25 @@
+"""Several rewards as one: GLD's global reward of the sentence beside the local reward of each word (eq. 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+
+class SumOfRewards:
+    """samples (N, T), video_of (N,) -> the sum of what each part gives: (N,), or (N, T) as soon as one part rewards words.
+    What a sentence earns counts for each of its words, and behind its end too, where a baseline is compared with it."""
+
+    def __init__(self, *parts: Callable[[Tensor, Tensor], Tensor]):
+        if not parts:
+            raise ValueError("a reward of no parts teaches nothing; give it at least one")
+        self.parts = parts
+
+    def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
+        rewards = [part(samples, video_of) for part in self.parts]
+        widest = max(reward.ndim for reward in rewards)
+        total = rewards[0].new_zeros(rewards[0].shape if widest == 1 else samples.shape)
+        for reward in rewards:
+            total += reward if reward.ndim == widest else reward.unsqueeze(1)
+        return total

@@ -1,0 +1,149 @@
+"""Find key frames (VRE's third phase): the frame that a trained captioner chooses for each video is saved as a feature, so that
+the captioner can be trained again with the choice settled.
+
+The result stands in for the extraction: it lists all of its features, and one more, whose rows lie in the result's own folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pydantic import Field
+
+from models.captioners.vre import VreOptions
+from storage.atomic import write_json, write_parquet
+from storage.errors import BadInput, MissingFeatures
+from storage.features import FeatureStore
+from storage.fingerprints import digest
+from storage.options import Options
+from storage.records import SPLITS, ArtifactRef
+from storage.references import References
+from storage.workspace import Workspace
+from tasks.extract_features import read_rows, versions
+from tasks.extractors import Source
+from tasks.feature_access import FeatureAccess
+from tasks.progress import meter
+from tasks.seed import captioner_options, load_captioner
+from tasks.stage import Foresight, Made, Work, stage
+
+KEY_FRAMES = "key_frames"
+"""the name of the feature: a row [1, 1] a video, the number of its key frame among the rows of its features over time"""
+_MOST = 2048  # features are read as float16, which tells whole numbers apart up to here
+
+
+class KeyFrameOptions(Options):
+    """VRE's third phase: the key frames of the best captioner are saved, and it is trained again with them."""
+
+    epochs: int | None = Field(None, ge=1)
+    """Epochs of the second training; as many as the first by default."""
+
+
+def _key(captioner: ArtifactRef) -> str:
+    return digest(KEY_FRAMES, 1, captioner.key)
+
+
+def _foresee(
+    workspace: Workspace,
+    data: Path,
+    options: Options,
+    features: ArtifactRef,
+    captioner: ArtifactRef,
+    text: ArtifactRef,
+) -> Foresight:
+    """The extraction's parts stay what they are; the key frames of a split depend on the captioner and that split's rows."""
+    names = sorted({part.rpartition("/")[0] for part in features.parts})
+    added = {
+        f"{KEY_FRAMES}/{split}": digest(_key(captioner), *(features.parts[f"{name}/{split}"] for name in names))
+        for split in SPLITS
+    }
+    return Foresight(parts={**features.parts, **added})
+
+
+class FindingOptions(Options):
+    """Nothing to choose: the captioner decides."""
+
+
+@stage(version=1, foresee=_foresee)
+def find_key_frames(
+    work: Work, options: FindingOptions, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
+) -> Made:
+    path = work.path(captioner) / "captioner.safetensors"
+    net = captioner_options(path)
+    if not isinstance(net, VreOptions) or net.steps != 2 or net.key_frames is not None:
+        raise BadInput(
+            f"a captioner of kind '{net.kind}' does not look for key frames; only vre with two steps and none given does"
+        )
+    access = FeatureAccess.for_captioner(work.workspace, work.path(features), net)
+    rows = access.rows[net.temporal]
+    owed = {id: rows[id] for id in access.usable(sorted(rows))}
+    if not owed:
+        raise MissingFeatures(
+            "no video has the features that the captioner reads; 'longtake status' lists what is missing"
+        )
+    about = json.loads((work.path(features) / "features.json").read_bytes())
+    source = Source(
+        KEY_FRAMES,
+        _key(captioner),
+        str(Path("..") / work.folder.relative_to(work.workspace.root) / "store"),
+        "the frame that the captioner trained before refocuses on",
+        about[net.temporal]["sampling"],
+        extracted=False,
+        random_weights=about[net.temporal]["random_weights"],
+        weights=captioner.key,
+    )
+    store = _write(work, source, access, net.temporal, path, References(work.path(text)), owed)
+    columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
+    for name, found in {**read_rows(work.path(features)), KEY_FRAMES: owed}.items():
+        columns["feature"] += [name] * len(found)
+        columns["id"] += found.keys()
+        columns["key"] += found.values()
+    write_parquet(work.folder / "rows.parquet", pa.table(columns))
+    shape: dict[str, Any] = {"size": 1, "shape": [1]}
+    write_json(work.folder / "features.json", {**about, KEY_FRAMES: {**asdict(source), **shape}})
+    moved = sum(int(store.read(id, key)[0, 0]) != _middle(access, net.temporal, id) for id, key in owed.items())
+    return Made(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
+
+
+def _write(
+    work: Work,
+    source: Source,
+    access: FeatureAccess,
+    temporal: str,
+    path: Path,
+    references: References,
+    owed: dict[str, str],
+) -> Any:
+    """The key frame of every video that has none yet; the view of all of them."""
+    device, vocabulary = work.runtime.torch_device(), references.vocabulary
+    provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "weights": source.weights}
+    store = FeatureStore.create(work.folder / "store", provenance=provenance | versions(), tail=(1,))
+    there = store.view().fresh(owed)
+    net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
+    with meter("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
+        shown.to(len(there))
+        # One by one: so neither batches nor other videos' lengths can change a choice.
+        for id in (id for id in owed if id not in there):
+            features, masks = access.read([id])
+            on_device = ({name: x.to(device) for name, x in part.items()} for part in (features, masks))
+            with torch.inference_mode():
+                frame = int(net.encode(*on_device).extras["key_frame"][0])
+            if frame > _MOST:
+                raise BadInput(
+                    f"the key frame of {id} is row {frame} of '{temporal}'; rows beyond {_MOST} cannot be told apart in "
+                    "float16: sample fewer frames"
+                )
+            times = access.views[temporal].pts(id, owed[id])
+            writer.add(
+                id, owed[id], np.array([[frame]], np.float32), None if times is None else times[frame : frame + 1]
+            )
+            shown.advance()
+    return store.view()
+
+
+def _middle(access: FeatureAccess, temporal: str, id: str) -> int:
+    return len(access.views[temporal].read(id, access.rows[temporal][id])) // 2

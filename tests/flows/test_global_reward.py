@@ -1,0 +1,61 @@
+"""The global reward in a recipe: what it needs, who depends on its tables, and a whole run with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flows.plan import Plan
+from flows.recipe import check_recipe, load_recipe
+from storage.errors import UsageError
+from storage.results import read_jsonl
+from tests.flows.toy_place import TOY, Place, carried_out
+
+TABLES: dict[str, Any] = {
+    "embedding": {"net": {"features": ["scene"], "size": 8, "embedding": 8}, "training": {"epochs": 1, "videos": 5}},
+    "neighbours": {"feature": "scene", "k": 1},
+}
+BOOSTING = {"epochs": 1, "videos": 5, "samples": 2}
+
+
+def inputs_of_boosting(plan: Plan) -> set[str]:
+    step = plan.step("boost")
+    assert step is not None
+    return set(step.job.inputs)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({}, "the recipe has no 'embedding' section; add 'embedding: {net: {features: [scene]}}'"),
+        ({"embedding": TABLES["embedding"]}, "add 'neighbours: {feature: scene}'"),
+        (TABLES | {"neighbours": {"feature": "scene", "queries": ["test"]}}, "whose queries have train"),
+    ],
+)
+def test_a_recipe_that_asks_for_it_without_its_tables_is_told_what_to_add(sections: dict[str, Any], said: str) -> None:
+    values = load_recipe(str(TOY)).model_dump(mode="json") | sections
+    with pytest.raises(UsageError) as caught:
+        check_recipe(values | {"boosting": {"global_reward": {}}}, "of the test")
+    assert said in str(caught.value)
+    check_recipe(values | {"boosting": {}}, "of the test")
+
+
+def test_only_a_boosting_with_it_depends_on_its_tables(place: Place) -> None:
+    def plan(**boosting: Any) -> Plan:
+        return place.plan(**TABLES, boosting=BOOSTING | boosting)
+
+    bare = place.plan(boosting=BOOSTING).keys["boost"]
+    assert plan().keys["boost"] == bare, "sections that it does not ask for change nothing"
+    assert inputs_of_boosting(plan(global_reward={})) >= {"embedding", "neighbours"}
+    only_batch = inputs_of_boosting(plan(global_reward={"neighbour": 0}))
+    assert "embedding" in only_batch and "neighbours" not in only_batch
+
+
+def test_a_run_with_it_ends_in_captions(place: Place) -> None:
+    rewards = {"global_reward": {}, "word_rewards": {"kind": "local"}, "baseline": {"kind": "second_sample"}}
+    plan = place.plan(**TABLES, boosting=BOOSTING | rewards)
+    assert carried_out(plan) == ["find_neighbours", "train_embedding", "boost", *("caption", "evaluate", "report")]
+    step = plan.step("boost")
+    assert step is not None and read_jsonl(step.job.work().folder / "curves.jsonl")[1]["reward"] < 0
+    assert not place.plan(**TABLES, boosting=BOOSTING | rewards).to_do

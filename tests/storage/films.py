@@ -1,0 +1,26 @@
+"""Films made of given pictures, for tests that know what is to be seen when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import av
+import numpy as np
+
+
+def write_film(path: Path, pictures: Iterable[np.ndarray], fps: int = 25) -> Path:
+    """Pictures (H, W, 3) uint8, one a frame."""
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("libx264", rate=fps, options={"preset": "ultrafast", "g": "50"})
+        assert isinstance(video, av.VideoStream)
+        video.pix_fmt = "yuv420p"
+        video.codec_context.thread_count = 1
+        for number, picture in enumerate(pictures):
+            if not number:
+                video.height, video.width = picture.shape[:2]
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame.pts = number
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+    return path

@@ -1,0 +1,132 @@
+"""Key frames saved as a feature: they are those that the captioner chooses, and a killed search goes on."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from models.captioners.vre import VreOptions
+from models.encoders.refocus import RefocusEncoder
+from storage.errors import BadInput
+from storage.features import FeatureStore
+from storage.references import References
+from storage.results import read_jsonl
+from tasks.feature_access import FeatureAccess
+from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
+from tasks.seed import SeedingOptions, SeedOptions, load_captioner, seed
+from tasks.stage import Job
+from tests.tasks.toy_run import SEED, ToyRun
+
+NET = VreOptions(temporal="scene", hidden=8, dropout=0.1)
+HOW = SeedingOptions(epochs=2, videos=4, captions=2, refocus_after=1, learning_rate=0.01)
+VRE = SeedOptions(captioner=NET, seeding=HOW, max_words=8)
+
+
+def found(toy: ToyRun, seeding: SeedOptions = VRE) -> Job:
+    inputs = {
+        "features": toy.features().ref,
+        "captioner": toy.seeded(seeding).ref,
+        "text": toy.text().ref.part("train"),
+    }
+    return toy.alone(find_key_frames, FindingOptions(), toy.data, **inputs)
+
+
+def access_to(toy: ToyRun, job: Job, *names: str) -> FeatureAccess:
+    return FeatureAccess.open(job.work().workspace, job.work().folder, names)
+
+
+def test_they_are_the_frames_that_the_captioner_chooses_for_all_videos(toy: ToyRun) -> None:
+    job = found(toy)
+    both = access_to(toy, job, "scene", KEY_FRAMES)
+    assert len(both.rows[KEY_FRAMES]) == 18 and job.done() is not None
+    vocabulary = References(toy.text().work().folder).vocabulary
+    path = toy.seeded(VRE).work().folder / "captioner.safetensors"
+    net = load_captioner(path, access_to(toy, job, "scene"), vocabulary.key, len(vocabulary)).eval()
+    ids = sorted(both.rows["scene"])
+    features, masks = both.read(ids)
+    with torch.no_grad():
+        wanted = net.encode(features, masks).extras["key_frame"]
+    assert features[KEY_FRAMES].shape == (18, 1, 1) and masks[KEY_FRAMES].all()
+    assert features[KEY_FRAMES][:, 0, 0].tolist() == wanted.tolist()
+    view = both.views
+    for id, frame in zip(ids, wanted.tolist(), strict=True):
+        times = view["scene"].pts(id, both.rows["scene"][id])
+        kept = view[KEY_FRAMES].pts(id, both.rows[KEY_FRAMES][id])
+        assert times is not None and kept is not None and kept.tolist() == [times[frame]]
+
+
+def test_a_captioner_is_trained_with_them_and_refocuses_no_more(toy: ToyRun) -> None:
+    features, text = found(toy).ref, toy.text().ref
+    names = ("scene/train", "scene/val", f"{KEY_FRAMES}/train", f"{KEY_FRAMES}/val")
+    read = {"features" if n == 1 else f"features_{n}": features.part(name) for n, name in enumerate(names, 1)}
+    how = HOW.model_copy(update={"refocus_after": 0})
+    options = SeedOptions(captioner=NET.model_copy(update={"key_frames": KEY_FRAMES}), seeding=how, max_words=8)
+    texts = {"text_train": text.part("train"), "text_val": text.part("val")}
+    job = toy.alone(seed, options, toy.data, **texts, **read)
+    curve = read_jsonl(job.work().folder / "curves.jsonl")
+    assert all({"step1", "step2"} <= point.keys() and "refocus" not in point for point in curve)
+    access = access_to(toy, found(toy), "scene", KEY_FRAMES)
+    vocabulary = References(toy.text().work().folder).vocabulary
+    net = load_captioner(job.work().folder / "captioner.safetensors", access, vocabulary.key, len(vocabulary)).eval()
+    assert isinstance(net.encoder, RefocusEncoder) and not hasattr(net.encoder, "refocus")
+    features_read, masks = access.read(sorted(access.rows["scene"])[:3])
+    with torch.no_grad():
+        taken = net.encode(features_read, masks).extras["key_frame"]
+    assert taken.tolist() == features_read[KEY_FRAMES][:, 0, 0].tolist()
+
+
+def test_the_parts_of_the_extraction_keep_their_keys_and_new_ones_follow_the_captioner(toy: ToyRun) -> None:
+    extraction, one = toy.features().ref, found(toy).ref
+    assert {name: one.parts[name] for name in extraction.parts} == extraction.parts
+    other = VRE.model_copy(update={"seeding": HOW.model_copy(update={"seed": 5})})
+    two = found(toy, other).ref
+    assert {name for name in one.parts if one.parts[name] != two.parts[name]} == {
+        f"{KEY_FRAMES}/{split}" for split in ("train", "val", "test")
+    }
+
+
+def test_a_search_that_was_killed_goes_on(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = found(toy)
+    folder = job.work().folder
+    whole = (folder / "rows.parquet").read_bytes()
+    before = access_to(toy, job, KEY_FRAMES).views[KEY_FRAMES].digest()
+    real, count = FeatureAccess.read, 0
+
+    def killed(*args, **kwargs):
+        nonlocal count
+        count += 1
+        if count == 8:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureStore.writer, "__defaults__", (64_000_000, 0.0, None))  # each row at once
+        patch.setattr(FeatureAccess, "read", killed)
+        with pytest.raises(KeyboardInterrupt):
+            job.carry_out(force=True)
+    assert job.done() is None
+    count = -100
+    monkeypatch.setattr(FeatureAccess, "read", killed)
+    job.carry_out()
+    assert count == -100 + 18 - 7, "the seven that were written are not looked at again"
+    assert (folder / "rows.parquet").read_bytes() == whole
+    assert access_to(toy, job, KEY_FRAMES).views[KEY_FRAMES].digest() == before
+
+
+def test_captioners_that_look_for_no_key_frames_are_refused(toy: ToyRun) -> None:
+    with pytest.raises(BadInput, match="'sa_lstm' does not look for key frames"):
+        found(toy, SEED)
+    one_step = VRE.model_copy(update={"captioner": NET.model_copy(update={"steps": 1})})
+    with pytest.raises(BadInput, match="'vre' does not look for key frames"):
+        found(toy, one_step)
+
+
+def test_the_summary_says_how_many_left_the_middle(toy: ToyRun) -> None:
+    job = found(toy)
+    access = access_to(toy, job, KEY_FRAMES)
+    frames = access.read(sorted(access.rows[KEY_FRAMES]))[0][KEY_FRAMES].flatten().numpy()
+    summary = json.loads((job.work().folder / "done.json").read_text())["summary"]
+    assert summary["away_from_the_middle"] == pytest.approx(np.mean(frames != 2), abs=1e-6)

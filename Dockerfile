@@ -5,7 +5,7 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --create-home --uid 1000 longtake
 
 FROM base AS server
-RUN pip install "prefect>=3.8,<3.9" "fastapi>=0.139,<0.151" "prefect-redis>=0.3,<0.4" "asyncpg>=0.30"
+RUN pip install "prefect>=3.8,<3.9" "fastapi>=0.139,<0.151" "sqlalchemy>=2.0.40,<2.1" "prefect-redis>=0.3,<0.4" "asyncpg>=0.30"
 USER longtake
 WORKDIR /home/longtake
 CMD ["prefect", "server", "start", "--host", "0.0.0.0"]

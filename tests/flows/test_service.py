@@ -151,6 +151,10 @@ class Site:
         print(f"{flow}: '{run['name']}' took {run['total_run_time']:.0f} s", flush=True)
         return run
 
+    def tasks(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api.post("/task_runs/filter", json={}).json()
+        return found
+
     def events(self, name: str) -> list[dict[str, Any]]:
         asked = {"filter": {"event": {"name": [name]}, "order": "ASC"}}
         found: list[dict[str, Any]] = self.api.post("/events/filter", json=asked).json()["events"]
@@ -161,7 +165,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = tmp_path_factory.mktemp("site")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    base = {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    base = {**clean, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     prefect = [sys.executable, "-m", "prefect"]
     began = time.monotonic()
     with ExitStack() as stack:
@@ -202,7 +206,10 @@ def test_a_changing_data_set_is_refreshed_and_trained_on_by_events(site: Site, w
     recipe.write_text(yaml.safe_dump(RECIPE))
     given = ("--recipe", recipe, "--data", data, "-w", workspace, "--retrain-after", 5, "--cron", "0 3 * * *")
     assert "refresh/service" in site.longtake("deploy", *given)
-    assert site.api.get("/deployments/name/pipeline/service").status_code == 200
+    by_the_clock = wait_for(
+        "a run planned by the clock", lambda: [r for r in site.runs("refresh") if r["auto_scheduled"]]
+    )
+    assert by_the_clock[0]["expected_start_time"][11:16] == "03:00"
     refused = httpx.get(f"{site.api.base_url}deployments/name/pipeline/service", timeout=60)
     assert refused.status_code == 401, "without the login nothing is told"
 
@@ -232,8 +239,8 @@ def test_a_changing_data_set_is_refreshed_and_trained_on_by_events(site: Site, w
 
     assert site.finished("train", 0)["name"].startswith("Train service on clips: ")
     print(f"from the change to the end of the training: {time.monotonic() - began:.0f} s", flush=True)
-    tasks = site.api.post("/task_runs/filter", json={}).json()
-    assert {task["state_type"] for task in tasks} == {"COMPLETED"}
+    wait_for("a whole history", lambda: {task["state_type"] for task in site.tasks()} == {"COMPLETED"}, 120)
+    assert len(site.tasks()) == 9 + 5 + 6, "a pipeline, a refresh with work to do, a training"
     assert LOGIN.split(":")[1] not in "".join(log.read_text(errors="replace") for log in site.logs.glob("*.log"))
 
 

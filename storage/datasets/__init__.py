@@ -52,7 +52,6 @@ READERS: dict[str, Callable[[Any, Path], Dataset]] = {
     "coco": read_coco,
     "folder": read_folder,
     "demo": read_demo,
-    "loose": read_loose,
 }
 
 _MARKS: dict[str, tuple[str, ...]] = {
@@ -66,6 +65,8 @@ _MARKS: dict[str, tuple[str, ...]] = {
 def read_dataset(options: DatasetOptions | LooseOptions, root: Path) -> Dataset:
     """The data set in `root`, read by the reader of its kind."""
     with _collector_paused():
+        if isinstance(options, LooseOptions):  # no recipe can name it
+            return read_loose(options, root)
         return READERS[options.kind](options, root)
 
 

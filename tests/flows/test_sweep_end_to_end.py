@@ -54,7 +54,7 @@ def test_a_sweep_makes_what_is_missing_and_lists_what_fails(environment: dict[st
     with sqlite3.connect(Path(environment["PREFECT_HOME"]) / "prefect.db") as database:
         whole = database.execute("select name from flow").fetchall()
         parts = database.execute("select count(*) from flow_run where parent_task_run_id is not null").fetchone()
-    assert ("longtake-sweep",) in whole and parts[0] == 3, "one run was there; three were parts of the sweep's flow"
+    assert ("sweep",) in whole and parts[0] == 3, "one run was there; three were parts of the sweep's flow"
 
     recipe = next((folder / "recipes").glob("*.s1.yaml"))
     planned = [

@@ -86,7 +86,7 @@ def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training_run, "write_jsonl", killed)
+        patched.setattr(training_run.LastCheckpoints, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
             job.carry_out(force=True)
     monkeypatch.setattr(training_run, "train", killed)  # nothing may be trained again

@@ -23,7 +23,7 @@ from storage.records import ArtifactRef
 from storage.runs import RunRecord, new_run_id, save_run
 from storage.workspace import Done, Workspace
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import TOY, Place, recipe_on
+from tests.flows.toy_place import TOY, Place
 
 TINY = ["dataset.train=2", "dataset.val=1", "dataset.test=1", "dataset.size=32", "dataset.captions=1"]
 
@@ -226,17 +226,16 @@ def test_status_of_a_finished_run_leads_to_its_report_and_to_captions(
     longtake: Longtake, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGTAKE_WORKSPACE", str(place.root / "workspace"))
-    shown = longtake("status", TOY, "--data", place.root / "data", "--kind", "folder").out
+    shown = longtake("status", TOY, "--data", place.data).out
     assert "Everything is done." in shown and "Next: longtake report toy " in shown
     assert "longtake caption my-videos --run toy " in shown and "--workspace" not in shown
 
 
 def test_status_names_the_files_in_the_quarantine(longtake: Longtake, place: Place) -> None:
-    (broken := next((place.root / "data").rglob("*.mp4"))).write_bytes(b"no film")
-    plan = plan_pipeline(recipe_on(place.root / "data"), Workspace.open(place.root / "workspace"), until="catalogue")
-    for step in plan.steps:
-        step.job.carry_out()
-    where = ("-w", place.root / "workspace", "--data", place.root / "data", "--kind", "folder")
+    broken = place.clip("test")
+    broken.write_bytes(b"no film")
+    place.plan(until="catalogue").steps[0].job.carry_out()
+    where = ("-w", place.root / "workspace", "--data", place.data)
     shown = longtake("status", TOY, *where)
     assert "1 in quarantine" in shown.err and broken.stem in shown.err and "not_media" in shown.err
 

@@ -50,19 +50,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(features_app, name="features")
-app.add_typer(weights_app, name="weights")
-app.add_typer(recipe_app, name="recipe")
-app.command()(recipes)
-app.command()(sweep)
-app.command()(sweeps)
-app.command()(report)
 
+# The groups that help shows commands in, in the order of their first commands.
+_RUN, _OWN, _TRY, _TEAM, _HOUSE = "Run", "Captions", "Recipes and sweeps", "In production", "Housekeeping"
 
 _TRAINED = "(trained)"  # the last stage of training that a recipe has
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def demo(
     recipe: Annotated[str, typer.Argument(help="The recipe demo, or a variant such as demo-glrg.")] = "demo",
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
@@ -80,7 +75,7 @@ def demo(
     _go(demo_recipe(space, settings or [], not dry_run, recipe), space, force or [], until, dry_run, as_json, verbose)
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def run(
     recipe: RecipeArgument,
     data: DataOption = None,
@@ -124,10 +119,10 @@ def _up_to(stage: str, text: str) -> Callable[..., None]:
     return command
 
 
-app.command("extract")(_up_to("extract_features", "Run a recipe up to its features."))
+app.command("extract", rich_help_panel=_RUN)(_up_to("extract_features", "Run a recipe up to its features."))
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def train(
     recipe: RecipeArgument,
     data: DataOption = None,
@@ -143,14 +138,10 @@ def train(
     run(recipe, data, workspace, kind, settings, _TRAINED, None, retry_quarantined, False, as_json, False)
 
 
-app.command("evaluate")(_up_to("evaluate", "Run a recipe up to its scores."))
+app.command("evaluate", rich_help_panel=_RUN)(_up_to("evaluate", "Run a recipe up to its scores."))
 
 
-for _production in (refresh, deploy, dashboard):
-    app.command()(_production)
-
-
-@app.command()
+@app.command(rich_help_panel=_OWN)
 def score(
     predictions: Annotated[
         Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")
@@ -173,13 +164,23 @@ def score(
         print_comparison(found, out)
 
 
-app.command()(caption)
-app.command()(serve)
-app.command()(doctor)
-app.command()(status)
+app.command(rich_help_panel=_RUN)(status)
+app.command(rich_help_panel=_RUN)(report)
+app.command(rich_help_panel=_OWN)(caption)
+app.command(rich_help_panel=_OWN)(serve)
+app.command(rich_help_panel=_TRY)(recipes)
+app.add_typer(recipe_app, name="recipe", rich_help_panel=_TRY)
+app.command(rich_help_panel=_TRY)(sweep)
+app.command(rich_help_panel=_TRY)(sweeps)
+app.command(rich_help_panel=_TEAM)(refresh)
+app.command(rich_help_panel=_TEAM)(deploy)
+app.command(rich_help_panel=_TEAM)(dashboard)
+app.add_typer(features_app, name="features", rich_help_panel=_HOUSE)
+app.add_typer(weights_app, name="weights", rich_help_panel=_HOUSE)
+app.command(rich_help_panel=_HOUSE)(doctor)
 
 
-@app.command()
+@app.command(rich_help_panel=_HOUSE)
 def gc(
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     keep: Annotated[int, typer.Option(min=0, help="Runs to keep of every recipe and data set.")] = 1,

@@ -123,7 +123,7 @@ def deploy(
     gpu_slots: Annotated[int, typer.Option(min=0, help="How many stages may use GPUs at once; 0: no limit.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Register pipeline, refresh, train and evaluate with a Prefect server, so that it can start them."""
+    """Register pipeline, refresh, train, evaluate and caption with a Prefect server, so that it can start them."""
     from flows.orchestrator import SLOTS, configure, started
 
     space = Workspace.open(workspace)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.decoders.gumbel import TopKSampler
 from models.encoders.attention import masked_softmax
-from models.encoders.temporal import masked_mean
+from models.encoders.temporal import check_present, masked_mean
 from models.types import Memory
 
 
@@ -30,12 +30,7 @@ class G2lEncoder(nn.Module):
         self.project_regions = None if regions is None else nn.Linear(regions[1], projection)
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        missing = [name for name in self.names if name not in features or name not in masks]
-        if missing:
-            raise ValueError(
-                f"the encoder reads {', '.join(self.names)} but the batch has no {', '.join(missing)}; "
-                f"it has {', '.join(sorted(features)) or 'nothing'}"
-            )
+        check_present(self.names, features, masks)
         frame_mask, clip_mask = self._aligned(masks)
         T = frame_mask.shape[1]
         # Rows that are not real may hold anything, NaN included.

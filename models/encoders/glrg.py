@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.encoders.temporal import masked_mean
+from models.encoders.temporal import check_present, masked_mean
 from models.types import Memory
 
 Fusion = Literal["projections", "single"]
@@ -30,12 +30,7 @@ class GlobalLocalEncoder(nn.Module):
         self.fused = size * len(widths)
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        missing = [name for name in self.names if name not in features or name not in masks]
-        if missing:
-            raise ValueError(
-                f"the encoder reads {', '.join(self.names)} but the batch has no {', '.join(missing)}; "
-                f"it has {', '.join(sorted(features)) or 'nothing'}"
-            )
+        check_present(self.names, features, masks)
         there = torch.stack([masks[name].any(1) for name in self.names], dim=1)
         # Rows that are not real may hold anything, NaN included.
         means = [

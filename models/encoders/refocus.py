@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoders.keyframe_gru import KeyFrameGru
-from models.encoders.temporal import masked_mean
+from models.encoders.temporal import check_present, masked_mean
 from models.types import Memory
 
 
@@ -99,12 +99,7 @@ class RefocusEncoder(nn.Module):
 
     def _check(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> None:
         wanted = [name for name in (self.temporal, self.spatial, self.audio, self.key_frames) if name is not None]
-        missing = [name for name in wanted if name not in features or name not in masks]
-        if missing:
-            raise ValueError(
-                f"the encoder reads {', '.join(wanted)} but the batch has no {', '.join(missing)}; "
-                f"it has {', '.join(sorted(features)) or 'nothing'}"
-            )
+        check_present(wanted, features, masks)
 
 
 def _clean(rows: Tensor, mask: Tensor) -> Tensor:

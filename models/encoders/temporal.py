@@ -13,6 +13,16 @@ from models.types import Memory
 Join = Literal["depth", "time"]
 
 
+def check_present(names: Sequence[str], features: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
+    """ValueError if a batch lacks one of the features that an encoder reads."""
+    missing = [name for name in names if name not in features or name not in masks]
+    if missing:
+        raise ValueError(
+            f"the encoder reads {', '.join(names)} but the batch has no {', '.join(missing)}; "
+            f"it has {', '.join(sorted(features)) or 'nothing'}"
+        )
+
+
 def masked_mean(rows: Tensor, mask: Tensor) -> Tensor:
     """rows (B, T, H), mask (B, T) -> (B, H): the mean of the real rows, zero where there are none."""
     real = mask.unsqueeze(-1).to(rows.dtype)
@@ -36,12 +46,7 @@ class TemporalEncoder(nn.Module):
         self.project = nn.ModuleList(nn.Linear(width, hidden) for width in widths)
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        missing = [name for name in self.names if name not in features or name not in masks]
-        if missing:
-            raise ValueError(
-                f"the encoder reads {', '.join(self.names)} but the batch has no {', '.join(missing)}; "
-                f"it has {', '.join(sorted(features)) or 'nothing'}"
-            )
+        check_present(self.names, features, masks)
         real = [masks[name] for name in self.names]
         # Rows that are not real may hold anything, NaN included.
         rows = [

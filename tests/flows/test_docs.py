@@ -23,7 +23,7 @@ def dead_links(page: Path) -> list[str]:
 def unknown_words(text: str) -> list[str]:
     """Commands and options after the word 'longtake' that the program does not have."""
     unknown = []
-    for first, second, rest in re.findall(r"(?<![\w/-])longtake ([a-z]+)(?: ([a-z]+))?([^`\n|]*)", text):
+    for first, second, rest in re.findall(r"(?<![\w/-])longtake ([a-z]+)(?: ([a-z]+)(?![\w-]))?([^`\n|]*)", text):
         group = f"longtake {first}"
         name = f"{group} {second}" if f"{group} {second}" in COMMANDS else group
         if name not in COMMANDS:

@@ -12,6 +12,7 @@ help:  ## list the targets
 
 demo: $(VENV)/.installed  ## draw a small world, train a captioner on it, score it, write a report
 	$(BIN)/longtake demo --workspace $(WORKSPACE)
+	@command -v longtake > /dev/null || echo "The command 'longtake' is in $(VENV): say '. $(BIN)/activate' once in a terminal."
 
 test: $(VENV)/.installed-dev  ## lint, types, import contract and the tests
 	$(MAKE) --no-print-directory lint

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from flows.cli_caption import caption
 from flows.cli_features import features_app
@@ -30,14 +29,16 @@ from flows.cli_options import (
     VerboseOption,
     WorkspaceOption,
     existing,
+    typed,
 )
 from flows.cli_production import dashboard, deploy, refresh
 from flows.cli_recipes import recipe_app, recipes
 from flows.cli_report import report
 from flows.cli_serve import serve
+from flows.cli_status import doctor, status
 from flows.cli_sweep import sweep, sweeps
 from flows.cli_weights import weights_app
-from flows.printing import err, out, print_outcome, print_problems, readable_size
+from flows.printing import err, out, print_next, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
 from storage.workspace import Workspace
 
@@ -163,6 +164,7 @@ def score(
         print_comparison(found, out)
 
 
+app.command(rich_help_panel=_RUN)(status)
 app.command(rich_help_panel=_RUN)(report)
 app.command(rich_help_panel=_OWN)(caption)
 app.command(rich_help_panel=_OWN)(serve)
@@ -175,43 +177,7 @@ app.command(rich_help_panel=_TEAM)(deploy)
 app.command(rich_help_panel=_TEAM)(dashboard)
 app.add_typer(features_app, name="features", rich_help_panel=_HOUSE)
 app.add_typer(weights_app, name="weights", rich_help_panel=_HOUSE)
-
-
-@app.command(rich_help_panel=_HOUSE)
-def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
-    """Check the set-up: what works on this machine, and what to do about what does not."""
-    from flows.doctor import examine
-
-    findings = examine(workspace)
-    if as_json:
-        out.print_json(data=[{"what": f.what, "found": f.found, "fine": f.fine, "remedy": f.remedy} for f in findings])
-    else:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for f in findings:
-            mark = "[green]✓[/]" if f.fine else "[red]✗[/]"
-            table.add_row(mark, f.what, escape(f.found) + (f"\n[yellow]{escape(f.remedy)}[/]" if f.remedy else ""))
-        out.print(table)
-    if not all(f.fine for f in findings):
-        raise typer.Exit(1)
-
-
-@app.command(rich_help_panel=_RUN)
-def status(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe; without one, all runs are listed.")] = None,
-    data: DataOption = None,
-    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
-    kind: KindOption = None,
-    settings: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Say of every stage whether it is done, stale (and why) or missing; list runs, scores and the quarantine."""
-    from flows.status import print_runs, print_status
-
-    space = existing(workspace)
-    if recipe is None:
-        print_runs(space, out, as_json)
-        return
-    print_status(_recipe_for_status(space, recipe, data, kind, settings or []), space, out, as_json)
+app.command(rich_help_panel=_HOUSE)(doctor)
 
 
 @app.command(rich_help_panel=_HOUSE)
@@ -276,25 +242,10 @@ def _go(
         out.print_json(data=outcome.to_json())
     else:
         print_outcome(outcome)
+        if outcome.run.report:
+            print_next((typed(space, "caption", "my-videos"), "captions videos of your own with this run"))
     if outcome.quarantined:
         raise typer.Exit(QUARANTINED)
-
-
-def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
-    """The recipe; without --data, on the data of its last run, read as it was then."""
-    from flows.demo import demo_recipe
-    from flows.recipe import load_recipe
-    from storage.runs import load_runs
-
-    if name.startswith("demo") and data is None and kind is None:
-        return demo_recipe(space, settings, False, name)
-    recipe = load_recipe(name, settings, data, kind)
-    if recipe.dataset.path is None:
-        last = next((run for run in load_runs(space) if run.recipe_name == recipe.name), None)
-        if last is not None:
-            was = last.recipe.get("dataset", {}).get("kind", recipe.dataset.kind)
-            return load_recipe(name, settings, last.data, kind or (was if was != recipe.dataset.kind else None))
-    return recipe
 
 
 def main() -> None:

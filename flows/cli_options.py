@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +41,13 @@ DEFAULT_WORKSPACE = Path("longtake-workspace")
 
 INTERRUPTED = 130
 QUARANTINED = 3  # exit code: done, but some videos were set aside
+
+
+def typed(space: Workspace, *words: str) -> str:
+    """A command as a person types it: with the workspace, unless it is the one that is taken without a word."""
+    usual = Path(os.environ.get("LONGTAKE_WORKSPACE") or DEFAULT_WORKSPACE).expanduser().absolute()
+    here = [] if space.root == usual else ["--workspace", os.path.relpath(space.root)]
+    return shlex.join(["longtake", *words, *here])
 
 
 def existing(workspace: Path) -> Workspace:

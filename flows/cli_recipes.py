@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli_options import JsonOption, RecipeArgument, SetOption
-from flows.printing import out
+from flows.printing import out, print_next
 
 recipe_app = typer.Typer(help="One recipe: all of its values, each explained.", no_args_is_help=True)
 
@@ -27,6 +27,10 @@ def recipes(as_json: JsonOption = False) -> None:
             about += f"\n[dim]{escape(published_line(row['published'][-1]))}[/]"
         table.add_row(f"[bold]{escape(row['name'])}[/]", row["dataset"], row["captioner"], about)
     out.print(table)
+    print_next(
+        ("longtake recipe show NAME", "prints all of its values, each explained"),
+        ("longtake run NAME --data FOLDER --dry-run", "says what it would do; 'longtake demo NAME' for the demo's"),
+    )
 
 
 @recipe_app.command("show")

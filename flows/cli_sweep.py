@@ -20,7 +20,7 @@ from flows.cli_options import (
     VerboseOption,
     WorkspaceOption,
 )
-from flows.printing import err, out
+from flows.printing import err, out, print_next
 from storage.workspace import Workspace
 
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
@@ -99,6 +99,7 @@ def sweeps(as_json: JsonOption = False) -> None:
         about = escape(" ".join(read.about.split()))
         table.add_row(f"[bold]{escape(name)}[/]", escape(read.recipe), str(len(read.variants)), about)
     out.print(table)
+    print_next(("longtake sweep NAME --dry-run", "says which run would make what"))
 
 
 def _print_cells(asked: Sweep, space: Workspace, as_json: bool) -> None:

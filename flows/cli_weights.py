@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli_options import JsonOption
-from flows.printing import out
+from flows.printing import out, print_next
 from storage.weights import WeightsFolder
 
 weights_app = typer.Typer(help="Pretrained weights: what is wanted, from where, what is here.", no_args_is_help=True)
@@ -42,8 +42,11 @@ def list_(
             "A run fetches what is missing; without a network, bring the file and run "
             "'longtake weights import FILE --net NET'.",
             highlight=False,
+            soft_wrap=True,
         )
     out.print(f"Imported files are kept in {escape(str(folder.path))}.", highlight=False, soft_wrap=True)
+    if recipe and all(row.state != "missing" for row in rows):
+        print_next((f"longtake run {recipe} --data FOLDER --dry-run", "all it wants is here; says what it would do"))
 
 
 @weights_app.command("import")

@@ -31,6 +31,15 @@ def print_outcome(outcome: Outcome) -> None:
         out.print(f"Report: {run.report}", highlight=False, soft_wrap=True)
 
 
+def print_next(*commands: tuple[str, str]) -> None:
+    """What to type now: commands, each with what it does."""
+    width = max(len(command) for command, _ in commands)
+    for n, (command, what) in enumerate(commands):
+        label = "Next:" if n == 0 else "     "
+        line = f"{label} [bold cyan]{escape(command.ljust(width))}[/]  [dim]{escape(what)}[/]"
+        out.print(line, highlight=False, soft_wrap=True)
+
+
 def _print_figures(figures: dict[str, Any]) -> None:
     """What evaluation says beside the scores, in a line or two."""
     shares = {**(figures.get("self_retrieval") or {})}

@@ -8,9 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flows.cli_options import typed
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan, Step
-from flows.recipe import Recipe
+from flows.printing import print_next, print_problems
+from flows.recipe import Recipe, shipped_recipes
 from storage.features import FeatureStore
 from storage.runs import load_runs
 from storage.workspace import Workspace
@@ -18,6 +20,8 @@ from tasks.extractors import Source
 from tasks.problems import gather_problems
 
 _COLOURS = {"done": "green", "stale": "yellow", "missing": "cyan", "forced": "magenta"}
+_RUN_COLOURS = {"done": "green", "failed": "red"}
+_LISTED = 5  # quarantined files that `status` names
 
 
 def print_plan(plan: Plan, out: Console, as_json: bool) -> None:
@@ -30,8 +34,8 @@ def print_plan(plan: Plan, out: Console, as_json: bool) -> None:
     out.print(f"{len(todo)} of {len(plan.steps)} stages would run" if todo else "Nothing to do: every stage is cached.")
 
 
-def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bool) -> None:
-    """The plan, the features' progress, the quarantine, and the last runs of a recipe."""
+def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bool, again: tuple[str, ...]) -> None:
+    """The plan, the features' progress, the quarantine, and the last runs of a recipe. `again`: what would run it."""
     plan = plan_pipeline(recipe, workspace)
     features = feature_progress(plan)
     problems = gather_problems(workspace, [step.job.ref for step in plan.steps if step.done])
@@ -43,13 +47,23 @@ def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bo
     _print_steps(plan, out)
     for row in features:
         out.print(f"features '{row['feature']}': {row['fresh']} of {row['wanted']} videos", highlight=False)
-    quarantined = sum(problem.quarantined for problem in problems)
-    if problems:
-        out.print(f"[yellow]{quarantined} in quarantine[/], {len(problems) - quarantined} other notes (in the report)")
+    print_problems(problems, _LISTED)
     _print_runs(runs[:5], out)
     todo = plan.to_do
-    next_step = f"longtake run {recipe.name}" if recipe.dataset.kind != "demo" else "longtake demo"
-    out.print(f"{len(todo)} stages to do: [bold]{next_step}[/]" if todo else "Everything is done.")
+    out.print(f"{len(todo)} of {len(plan.steps)} stages to do" if todo else "[green]Everything is done.[/]")
+    if todo:
+        print_next((typed(workspace, *again), "does what is to do, and nothing else"))
+    else:
+        print_next(*use_of_a_run(workspace, recipe.name))
+
+
+def use_of_a_run(workspace: Workspace, recipe: str | None = None) -> list[tuple[str, str]]:
+    """What can be done with a finished run, the newest or that of a recipe: commands and what they do."""
+    which = ("--run", recipe) if recipe else ()
+    return [
+        (typed(workspace, "report", *which[1:]), "says where its report is"),
+        (typed(workspace, "caption", "my-videos", *which), "captions videos of your own"),
+    ]
 
 
 def print_runs(workspace: Workspace, out: Console, as_json: bool) -> None:
@@ -57,10 +71,17 @@ def print_runs(workspace: Workspace, out: Console, as_json: bool) -> None:
     runs = load_runs(workspace)
     if as_json:
         out.print_json(data=[_run_json(run) for run in runs])
-    elif runs:
-        _print_runs(runs[:20], out)
+    elif not runs:
+        out.print("no runs yet")
+        print_next(
+            (typed(workspace, "demo"), "tries everything on a drawn world"),
+            (typed(workspace, "run", "folder", "--data", "my-videos"), "trains on videos and captions of your own"),
+        )
     else:
-        out.print("no runs yet: [bold]longtake demo[/] tries everything on a drawn world")
+        _print_runs(runs[:20], out)
+        known = next((run.recipe_name for run in runs if run.recipe_name in shipped_recipes()), "RECIPE")
+        stages = (typed(workspace, "status", known), "says of every stage whether it is done, and why not")
+        print_next(stages, *(use_of_a_run(workspace) if any(run.report for run in runs) else []))
 
 
 def feature_progress(plan: Plan) -> list[dict[str, Any]]:
@@ -99,7 +120,9 @@ def _print_runs(runs: list[Any], out: Console) -> None:
     table = Table("run", "recipe", "data", "state", "CIDEr", "BLEU-4", "quarantine", box=None, padding=(0, 2, 0, 0))
     for run in runs:
         figures = [f"{100 * run.scores[name]:.1f}" if name in run.scores else "" for name in ("CIDEr", "BLEU-4")]
-        table.add_row(run.id, run.recipe_name, run.dataset, run.state, *figures, str(run.quarantined))
+        state = f"[{_RUN_COLOURS.get(run.state, 'yellow')}]{escape(run.state)}[/]"
+        quarantined = f"[yellow]{run.quarantined}[/]" if run.quarantined else "0"
+        table.add_row(run.id, escape(run.recipe_name), escape(run.dataset), state, *figures, quarantined)
     out.print(table)
 
 

@@ -79,7 +79,7 @@ def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> Pooled:
     """The mean of every video's feature over its steps, and over all else but the last axis."""
     usable: list[str] = []
     left_out: list[Problem] = []
-    vectors = np.empty((len(ids), access.sizes[name]), np.float32)
+    vectors = np.zeros((len(ids), access.sizes[name]), np.float32)  # not empty: rows still to come are cast too, below
     with meter("averaging features", len(ids), "videos") as shown:
         for id in ids:
             shown.advance()

@@ -23,6 +23,7 @@ from storage.records import ArtifactRef
 from storage.runs import RunRecord, new_run_id, save_run
 from storage.workspace import Done, Workspace
 from tests.flows.conftest import Longtake
+from tests.flows.toy_place import TOY, Place
 
 TINY = ["dataset.train=2", "dataset.val=1", "dataset.test=1", "dataset.size=32", "dataset.captions=1"]
 
@@ -196,7 +197,10 @@ def test_status_finds_the_data_of_the_last_run(longtake: Longtake, recipe: Path,
     assert told["features"] == [{"feature": "scene", "fresh": 0, "wanted": 18}]
     assert told["problems"] == [] and [run["scores"] for run in told["runs"]] == [{"CIDEr": 0.5}]
     shown = longtake("status", recipe, "--workspace", begun)
-    assert shown.code == 0 and "7 stages to do: longtake run mine" in shown.out and "0 of 18 videos" in shown.out
+    assert shown.code == 0 and "7 of 9 stages to do" in shown.out and "0 of 18 videos" in shown.out
+    assert f"Next: longtake run {recipe} --data {world} --workspace space" in shown.out
+    changed = longtake("status", recipe, "-w", begun, "--set", "text.min_count=1", "--data", world)
+    assert f"longtake run {recipe} --data {world} --set text.min_count=1 --workspace space" in changed.out
 
 
 def test_status_reads_the_data_as_the_last_run_did(longtake: Longtake, recipe: Path, world: Path, begun: Path) -> None:
@@ -209,10 +213,37 @@ def test_status_reads_the_data_as_the_last_run_did(longtake: Longtake, recipe: P
 
 def test_status_without_a_recipe_lists_the_runs(longtake: Longtake, begun: Path, tmp_path: Path) -> None:
     assert [run["recipe_name"] for run in longtake("status", "-w", begun, "--json").json] == ["mine"]
-    assert "mine" in longtake("status", "-w", begun).out
+    listed = longtake("status", "-w", begun).out
+    assert "mine" in listed and "Next: longtake status RECIPE --workspace space" in listed
+    assert "longtake caption" not in listed, "there is no trained captioner yet"
     Workspace.open(tmp_path / "new")
     assert longtake("status", "-w", tmp_path / "new", "--json").json == []
-    assert "no runs yet" in longtake("status", "-w", tmp_path / "new").out
+    told = longtake("status", "-w", tmp_path / "new").out
+    assert "no runs yet" in told and "Next: longtake demo --workspace new" in told
+
+
+def test_status_of_a_finished_run_leads_to_its_report_and_to_captions(
+    longtake: Longtake, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAKE_WORKSPACE", str(place.root / "workspace"))
+    shown = longtake("status", TOY, "--data", place.data).out
+    assert "Everything is done." in shown and "Next: longtake report toy " in shown
+    assert "longtake caption my-videos --run toy " in shown and "--workspace" not in shown
+
+
+def test_status_names_the_files_in_the_quarantine(longtake: Longtake, place: Place) -> None:
+    broken = place.clip("test")
+    broken.write_bytes(b"no film")
+    place.plan(until="catalogue").steps[0].job.carry_out()
+    where = ("-w", place.root / "workspace", "--data", place.data)
+    shown = longtake("status", TOY, *where)
+    assert "1 in quarantine" in shown.err and broken.stem in shown.err and "not_media" in shown.err
+
+
+def test_lists_end_with_the_command_to_type_next(longtake: Longtake) -> None:
+    assert "Next: longtake recipe show NAME" in longtake("recipes").out
+    assert "Next: longtake sweep NAME --dry-run" in longtake("sweeps").out
+    assert "Next: longtake run folder --data FOLDER --dry-run" in longtake("weights", "list", "folder").out
 
 
 def test_the_workspace_can_come_from_the_environment_and_from_home(

@@ -200,7 +200,7 @@ def _end_epoch(work: Work, training: Training, progress: Progress, now: _Standin
     now.sums = {}
     last = number == training.how.epochs
     if training.judge is not None and (last or number % training.validate_every == 0):
-        with undisturbed(training.model):
+        with progress.kept(), undisturbed(training.model):
             judged = training.judge()
         now.history[-1] |= judged.shown
         if judged.score > now.best.score and progress.epoch >= training.first:
@@ -214,5 +214,6 @@ def _end_epoch(work: Work, training: Training, progress: Progress, now: _Standin
 
 
 def _save_best(work: Work, training: Training, progress: Progress) -> None:
-    checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.about, epoch=progress.epoch)
+    with progress.kept():
+        checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.about, epoch=progress.epoch)
     checkpoint.save(work.folder / training.result)

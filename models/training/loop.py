@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, Self, TypeVar
@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.options import Options
+from models.training.averaging import MeanWeights
 from models.training.objective import Objective
 from models.training.parallel import Ranks
 
@@ -53,6 +54,9 @@ class FitOptions(Options):
     """For schedule decay: what the learning rate is multiplied by."""
     decay_every: int = Field(3, ge=1)
     """For schedule decay: epochs between two of its falls."""
+    average: float = Field(0.0, ge=0, lt=1)
+    """How much of the running mean of the weights is kept at each step, such as 0.99 for a mean over the last hundred or so; the
+    mean weights are validated and become the result. 0: the weights themselves."""
 
     @model_validator(mode="after")
     def _one_learning_rate_at_a_time(self) -> Self:
@@ -113,8 +117,8 @@ class Schedule(Protocol):
 class TrainState:
     """Where a training stands: named tensors (for safetensors) and a few numbers (for JSON).
 
-    tensors: "model.<name>", "optimiser.<parameter>.<slot>", "rng.cpu" and, on a GPU, "rng.cuda" (uint8);
-    "rng.<rank>.cpu" of the other processes, where several train together.
+    tensors: "model.<name>", "optimiser.<parameter>.<slot>", "mean.<name>" where weights are averaged, "rng.cpu" and, on a GPU,
+    "rng.cuda" (uint8); "rng.<rank>.cpu" of the other processes, where several train together.
     values: epoch and batch (the next one's place), step (those done) and steps_per_epoch."""
 
     tensors: dict[str, Tensor]
@@ -122,7 +126,14 @@ class TrainState:
 
     def model_weights(self) -> dict[str, Tensor]:
         """For `model.load_state_dict`."""
-        return {name.removeprefix("model."): t for name, t in self.tensors.items() if name.startswith("model.")}
+        return self._named("model.")
+
+    def mean_weights(self) -> dict[str, Tensor]:
+        """The running means of the trained weights; empty where none are kept."""
+        return self._named("mean.")
+
+    def _named(self, prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
 
     def beside(self, tensors: dict[str, Tensor]) -> TrainState:
         """The same, with some tensors more."""
@@ -132,8 +143,8 @@ class TrainState:
 @dataclass(frozen=True)
 class Progress:
     """One step done. epoch counts from 0, step (of all epochs) from 1; losses are the terms before their weights, and
-    their weighted sum as "total"; videos are those of this process's part of the batch. snapshot() is valid until the loop
-    is resumed."""
+    their weighted sum as "total"; videos are those of this process's part of the batch. snapshot() and kept() are valid until
+    the loop is resumed; inside `with kept():` the model has the weights to judge and to keep, a mean where one is asked for."""
 
     epoch: int
     step: int
@@ -144,6 +155,7 @@ class Progress:
     gradient_norm: float
     end_of_epoch: bool
     snapshot: Callable[[], TrainState]
+    kept: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 _M = TypeVar("_M", bound=nn.Module)
@@ -174,6 +186,9 @@ def fit(
     )
     ranks = ranks or Ranks()
     step = 0 if state is None else restore(state, model, optimiser, per_epoch, ranks.rank)
+    mean = MeanWeights(model, options.average) if options.average else None
+    if mean and state is not None:
+        mean.restore(state.mean_weights())
     if state is None and not ranks.leads:
         _chances_of_its_own(ranks.rank)
     casting = torch.autocast("cuda", torch.bfloat16, enabled=half) if device.startswith("cuda") else nullcontext()
@@ -198,6 +213,8 @@ def fit(
                 raise NonFiniteLoss("gradient", losses, step + 1, _all_videos(batch, ranks))
             optimiser.step()
             step += 1
+            if mean:
+                mean.add(step)
             yield Progress(
                 epoch,
                 step,
@@ -207,7 +224,8 @@ def fit(
                 rate,
                 norm,
                 end_of_epoch=step % per_epoch == 0,
-                snapshot=partial(take_snapshot, model, optimiser, step, per_epoch),
+                snapshot=partial(take_snapshot, model, optimiser, step, per_epoch, mean),
+                kept=mean.in_place if mean else nullcontext,
             )
             if step % per_epoch == 0:
                 break
@@ -240,9 +258,12 @@ def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
     return highest * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def take_snapshot(model: nn.Module, optimiser: torch.optim.Optimizer, step: int, per_epoch: int) -> TrainState:
+def take_snapshot(
+    model: nn.Module, optimiser: torch.optim.Optimizer, step: int, per_epoch: int, mean: MeanWeights | None = None
+) -> TrainState:
     """A copy, on the CPU, of everything the next step depends on."""
     tensors = {f"model.{name}": _copy(tensor) for name, tensor in model.state_dict().items()}
+    tensors |= {f"mean.{name}": _copy(tensor) for name, tensor in (mean.means if mean else {}).items()}
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     for index, slots in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{names[index]}.{slot}": _copy(tensor) for slot, tensor in slots.items()}

@@ -71,9 +71,9 @@ def run(how: FitOptions, state: TrainState | None = None) -> tuple[list[Progress
     return seen, model.state_dict(), states
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "adamw", "adadelta"])
-def test_going_on_from_any_step_equals_never_having_stopped(optimiser: str) -> None:
-    how = options(optimiser=optimiser)
+@pytest.mark.parametrize(("optimiser", "average"), [("adam", 0.0), ("adamw", 0.0), ("adadelta", 0.0), ("adam", 0.8)])
+def test_going_on_from_any_step_equals_never_having_stopped(optimiser: str, average: float) -> None:
+    how = options(optimiser=optimiser, average=average)
     seen, weights, states = run(how)
     assert [p.step for p in seen] == list(range(1, 13))
     for stop in (1, 3, 4, 6, 11):
@@ -123,6 +123,26 @@ def test_validation_between_steps_leaves_no_trace() -> None:
             sample(still, batch.features, batch.masks, 4, n=3)
         assert model.training
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_the_kept_weights_are_the_running_mean_and_training_does_not_notice() -> None:
+    _, plain, states = run(options())
+    model = fresh()
+    names = {name for name, p in model.named_parameters() if p.requires_grad}
+    torch.manual_seed(5)
+    expected = {name: tensor.double().clone() for name, tensor in model.state_dict().items()}
+    for progress in fit(model, OBJECTIVE, ToyBatches(), options(average=0.5)):
+        own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        kept = min(0.5, progress.step / (progress.step + 9))
+        for name in names:
+            expected[name] = kept * expected[name] + (1 - kept) * own[name].double()
+        with progress.kept():
+            found = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        assert all(torch.equal(own[name], tensor) for name, tensor in model.state_dict().items())
+        assert all(torch.allclose(found[name].double(), expected[name], atol=1e-6) for name in names)
+        assert any(not torch.equal(found[name], own[name]) for name in names)
+    assert all(torch.equal(plain[name], tensor) for name, tensor in model.state_dict().items())
+    assert not states[-1].mean_weights(), "none are kept where none are asked for"
 
 
 def test_undisturbed_keeps_a_part_that_was_frozen_in_eval_mode() -> None:

@@ -110,6 +110,32 @@ def test_without_validation_the_last_epoch_is_the_best(work: Work) -> None:
     assert trained.best.epoch == EPOCHS - 1 and len(trained.history) == EPOCHS
 
 
+def test_mean_weights_are_judged_and_kept_and_survive_a_kill(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = FitOptions(epochs=EPOCHS, learning_rate=0.01, average=0.7)
+    judged: list[torch.Tensor] = []
+
+    def averaged() -> Training:
+        what = training(how=how)
+
+        def judge() -> Judgement:
+            judged.append(dict(what.model.named_parameters())["decoder.predict.weight"].detach().clone())
+            return Judgement(float(len(judged)), {})
+
+        return replace(what, judge=judge)
+
+    finish(work, averaged())
+    result = work.folder / "captioner.safetensors"
+    kept, whole = Checkpoint.load(result), result.read_bytes()
+    assert torch.equal(torch.from_numpy(kept.tensors["model.decoder.predict.weight"]), judged[-1])
+    assert all(name.startswith("model.") for name in kept.tensors)
+    plain = training()
+    finish(work, plain)
+    assert not torch.equal(dict(plain.model.named_parameters())["decoder.predict.weight"], judged[-1])
+    interrupted(work, monkeypatch, 2 * STEPS + 2, averaged())
+    finish(work, averaged())
+    assert result.read_bytes() == whole
+
+
 def test_an_epoch_before_the_first_that_counts_is_never_the_best(work: Work) -> None:
     trained = finish(work, training([0.9, 0.8, 0.2, 0.3], first=2))
     assert (trained.best.epoch, trained.best.score) == (3, 0.3)

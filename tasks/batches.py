@@ -18,7 +18,8 @@ from tasks.feature_access import FeatureAccess
 class CaptionBatches:
     """Every epoch shows every video once, with `captions_per_video` of its captions drawn without repeats (all, if it has
     fewer). `caption_ns` are the captions' own numbers, by which their weights are kept: one without a word is not there. Of
-    `ranks`, each process gets its part of every batch, which may be without videos."""
+    `ranks`, each process gets its part of every batch, which may be without videos. `frame_dropout` is the part of a video's
+    rows that is hidden, others every time, the same ones in features of the same length; one at least stays."""
 
     def __init__(
         self,
@@ -31,10 +32,12 @@ class CaptionBatches:
         seed: int,
         weights: Mapping[str, float] | None = None,
         ranks: Ranks | None = None,
+        frame_dropout: float = 0.0,
     ):
         self.access, self.captions, self.caption_ns, self.ids = access, captions, caption_ns, list(ids)
         self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
         self.weights = weights
+        self.frame_dropout = frame_dropout
         self.ranks = ranks or Ranks()
 
     @property
@@ -55,6 +58,7 @@ class CaptionBatches:
     def _batch(self, ids: list[str], draw: np.random.Generator) -> Batch:
         # All processes that train together draw for all videos, so that a caption does not depend on how many they are.
         drawn = {id: draw.permutation(len(self.captions[id]))[: self.captions_per_video] for id in ids}
+        chances = draw.integers(2**63, size=len(ids)).tolist() if self.frame_dropout else []
         tokens, owner, caption_ids = [], [], []
         mine = self.ranks.part(ids)
         if not mine:
@@ -65,8 +69,19 @@ class CaptionBatches:
                 owner.append(row)
                 caption_ids.append(caption_id(id, self.caption_ns[id][n]))
         features, masks = self.access.read(mine)
+        if self.frame_dropout:
+            mine_of = self.ranks.part(chances)
+            masks = {name: some_rows(mask, mine_of, self.frame_dropout) for name, mask in masks.items()}
         weights = None if self.weights is None else torch.tensor([self.weights[id] for id in caption_ids])
         return Batch(tuple(mine), features, masks, pad(tokens), torch.tensor(owner), tuple(caption_ids), weights)
+
+
+def some_rows(mask: torch.Tensor, seeds: Sequence[int], hidden: float) -> torch.Tensor:
+    """mask (B, T) and a seed for each video -> the same without a part of its rows; a video that has rows keeps one at least."""
+    drawn = np.stack([np.random.default_rng(seed).random(mask.shape[1]) for seed in seeds])
+    chances = torch.from_numpy(drawn).masked_fill(~mask, -1.0)
+    luckiest = chances == chances.amax(1, keepdim=True)
+    return mask & ((chances >= hidden) | luckiest)
 
 
 def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -53,6 +53,9 @@ class BoostingOptions(FitOptions):
     """Longest gradient (norm over all weights); 0 lets every gradient through."""
     videos: int = Field(32, ge=1)
     """Videos in a batch."""
+    frame_dropout: float = Field(0.0, ge=0, lt=1)
+    """Part of a video's rows of features that is hidden from training, others at every step; captions are drawn and learnt from
+    the same rows."""
     samples: int = Field(5, ge=1)
     """Captions drawn for each video."""
     temperature: float = Field(1.0, gt=0)
@@ -137,7 +140,16 @@ def boost(
     policy = policy_gradient(references, how, options.max_words, beyond)
     objective = _objective(policy, how, net)
     wanted = how.captions if len(objective.terms) > 1 else 1  # none is looked at: the fewest that a batch can have
-    batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, wanted, how.seed)
+    batches = CaptionBatches(
+        access,
+        captions,
+        references.ns("train"),
+        ids,
+        how.videos,
+        wanted,
+        how.seed,
+        frame_dropout=how.frame_dropout,
+    )
 
     torch.manual_seed(how.seed)
     found = resume(work.folder / "last.safetensors")

@@ -47,12 +47,15 @@ class SeedingOptions(FitOptions):
     """Videos in a batch."""
     captions: int = Field(5, ge=1)
     """Captions of each video in a batch."""
+    frame_dropout: float = Field(0.0, ge=0, lt=1)
+    """Part of a video's rows of features that is hidden from training, others at every step, so that few videos are not learnt
+    by heart."""
     loss: Literal["xe", "dxe"] = "xe"
     """xe: every caption counts alike; dxe: the more, the better it agrees with the video's others (GL-RG)."""
     weight: Literal["cider_d", "bleu_4", "rouge_l", "meteor"] = "cider_d"
     """The score that dxe weighs captions by; meteor needs 'weighing: {meteor: true}' in the recipe."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of the probability that goes to all words alike; xe only."""
+    """Share of the probability that goes to all words alike."""
     sampling: ScheduledSampling = ALWAYS_TRUE
     """How often the captioner is fed its own words instead of the true ones."""
     reconstruction: float = Field(0.2, ge=0)
@@ -152,7 +155,17 @@ def seed(
     weighed = None
     if how.loss == "dxe":
         weighed = open_weights(references, work.path(weights) if weights else None).by_caption(how.weight)
-    batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, how.captions, how.seed, weighed)
+    batches = CaptionBatches(
+        access,
+        captions,
+        references.ns("train"),
+        ids,
+        how.videos,
+        how.captions,
+        how.seed,
+        weighed,
+        frame_dropout=how.frame_dropout,
+    )
     found = resume(work.folder / "last.safetensors")
     rewards = RewardMemory(found.values.get("rewards"))
     spoken = _objective(options)
@@ -195,7 +208,7 @@ def _objective(options: SeedOptions) -> Objective:
     how = options.seeding
     spoken: Term = CrossEntropy(how.label_smoothing, how.sampling)
     if how.loss == "dxe":
-        spoken = DiscriminativeCrossEntropy(how.sampling)
+        spoken = DiscriminativeCrossEntropy(how.label_smoothing, how.sampling)
     return Objective(**{how.loss: (1.0, spoken)})
 
 

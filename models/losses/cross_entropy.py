@@ -16,9 +16,7 @@ class CrossEntropy:
     With label smoothing e, a token's target is (1 - e) of itself and e spread evenly over the vocabulary."""
 
     def __init__(self, label_smoothing: float = 0.0, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and less than 1")
-        self.label_smoothing = label_smoothing
+        self.label_smoothing = _a_share(label_smoothing)
         self.sampling = sampling
         self.epoch = epoch
 
@@ -36,15 +34,16 @@ class CrossEntropy:
 
 class DiscriminativeCrossEntropy:
     """(captioner, batch) -> -sum(w log p(token)) / number of real tokens, with w the weight of the token's caption (GL-RG
-    eq. 8; the weights are the batch's, raw)."""
+    eq. 8; the weights are the batch's, raw). Label smoothing as in CrossEntropy."""
 
-    def __init__(self, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
+    def __init__(self, label_smoothing: float = 0.0, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
+        self.label_smoothing = _a_share(label_smoothing)
         self.sampling = sampling
         self.epoch = epoch
 
     def at(self, epoch: int) -> DiscriminativeCrossEntropy:
         """The same, with the schedule where it is in `epoch`."""
-        return DiscriminativeCrossEntropy(self.sampling, epoch)
+        return DiscriminativeCrossEntropy(self.label_smoothing, self.sampling, epoch)
 
     def count(self, batch: Batch) -> int:
         return real_tokens(batch)
@@ -63,7 +62,14 @@ class DiscriminativeCrossEntropy:
             )
         real = batch.tokens[:, 1:] != PAD
         weights = batch.weights.unsqueeze(1).expand_as(real)[real]
-        return (weights * nn.functional.cross_entropy(logits, tokens, reduction="none")).mean()
+        each = nn.functional.cross_entropy(logits, tokens, reduction="none", label_smoothing=self.label_smoothing)
+        return (weights * each).mean()
+
+
+def _a_share(label_smoothing: float) -> float:
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and less than 1")
+    return label_smoothing
 
 
 def real_tokens(batch: Batch) -> int:

@@ -79,8 +79,20 @@ def test_captions_without_their_weights_are_refused() -> None:
 
 
 def test_smoothing_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"label_smoothing is 1\.5"):
-        CrossEntropy(1.5)
+    for loss in (CrossEntropy, DiscriminativeCrossEntropy):
+        with pytest.raises(ValueError, match=r"label_smoothing is 1\.5"):
+            loss(1.5)
+
+
+def test_both_smooth_alike() -> None:
+    captioner, batch = toy_captioner(), toy_batch()
+    assert batch.tokens is not None
+    ones, twos = (replace(batch, weights=torch.full((len(batch.tokens),), weight)) for weight in (1.0, 2.0))
+    smooth, sharp = CrossEntropy(0.2)(captioner, batch).item(), CrossEntropy()(captioner, batch).item()
+    assert smooth != pytest.approx(sharp, rel=1e-3)
+    weighed = DiscriminativeCrossEntropy(0.2).at(3)
+    assert weighed(captioner, ones).item() == pytest.approx(smooth, rel=1e-5)
+    assert weighed(captioner, twos).item() == pytest.approx(2 * smooth, rel=1e-5)
 
 
 def test_an_objective_adds_its_weighted_terms_and_names_them() -> None:

@@ -132,7 +132,11 @@ def test_truth_alone_draws_nothing_and_steps_through_nothing(monkeypatch: pytest
 
 
 def test_an_objective_takes_its_terms_to_the_epoch() -> None:
-    xe, dxe, rebuild = CrossEntropy(0.1, UP_AND_DOWN), DiscriminativeCrossEntropy(UP_AND_DOWN), Reconstruction("local")
+    xe, dxe, rebuild = (
+        CrossEntropy(0.1, UP_AND_DOWN),
+        DiscriminativeCrossEntropy(0.0, UP_AND_DOWN),
+        Reconstruction("local"),
+    )
     objective = Objective(xe=(1.0, xe), dxe=(0.5, dxe), rebuild=(0.2, rebuild), plain=(2.0, lambda model, batch: model))
     later = objective.at(5)
     assert [weight for weight, _ in later.terms.values()] == [1.0, 0.5, 0.2, 2.0]

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 import torch
 
+from models.training.parallel import Ranks
 from models.types import PAD, Batch
 from storage.atomic import write_json, write_parquet
 from storage.errors import MissingFeatures, StorageError
 from storage.features import FeatureStore
 from storage.workspace import Workspace
-from tasks.batches import CaptionBatches, pad
+from tasks.batches import CaptionBatches, pad, some_rows
 from tasks.feature_access import FeatureAccess
 
 IDS = [f"v{n}" for n in range(11)]
@@ -187,3 +188,38 @@ def test_a_video_may_lack_an_optional_feature(extraction: tuple[Workspace, Path]
     assert masks["sound"][1].any() and torch.equal(features["sound"][1][masks["sound"][1]], row)
     features, masks = access.read(IDS[:1])
     assert features["sound"].shape == (1, 1, 2) and not masks["sound"].any()
+
+
+def test_frames_are_hidden_by_chance_alike_for_any_number_of_processes(extraction: tuple[Workspace, Path]) -> None:
+    access = FeatureAccess.open(*extraction, ("scene",))
+
+    def hidden(ranks: Ranks | None = None, share: float = 0.5) -> CaptionBatches:
+        return CaptionBatches(access, CAPTIONS, NS, IDS, 4, 2, 3, None, ranks, frame_dropout=share)
+
+    def kept(batches: CaptionBatches, epoch: int) -> dict[str, list[bool]]:
+        """without what is padding"""
+        return {
+            id: mask[: LENGTHS[id]].tolist()
+            for batch in batches(epoch, 0)
+            for id, mask in zip(batch.video_ids, batch.masks.get("scene", ()), strict=True)
+        }
+
+    alone = kept(hidden(), 0)
+    assert {id: len(rows) for id, rows in alone.items()} == LENGTHS and all(map(any, alone.values()))
+    assert not all(map(all, alone.values())), "nothing was hidden"
+    assert kept(hidden(), 0) == alone and kept(hidden(), 1) != alone
+    assert all(map(all, kept(hidden(share=0.0), 0).values()))
+    together: dict[str, list[bool]] = {}
+    for rank in range(2):
+        ranks = Ranks()
+        ranks.rank, ranks.size = rank, 2
+        together |= kept(hidden(ranks), 0)
+    assert together == alone
+
+
+def test_the_share_of_hidden_rows_is_the_one_asked_for() -> None:
+    mask = torch.ones(300, 12, dtype=torch.bool)
+    mask[0], mask[1, 1:] = False, False
+    few = some_rows(mask, range(300), 0.7)
+    assert 0.28 < few[2:].float().mean() < 0.34 and few[1:].any(1).all()
+    assert not few[0].any() and few[1].tolist() == [True] + 11 * [False], "none is invented, and the only one stays"

@@ -186,7 +186,7 @@ def _told(training: Training, figures: Mapping[str, float], best: Best) -> str:
     parts = [f"loss {figures['total']:.3f}"]
     if "reward" in figures:
         parts.append(f"reward {figures['reward']:.3f}")
-    if training.judge is not None:
+    if training.judge is not None and training.how.keep == "best":
         parts.append(f"best {training.measure} {max(best.score, 0):.3f}")
     return "  ".join(parts)
 
@@ -203,10 +203,14 @@ def _end_epoch(work: Work, training: Training, progress: Progress, now: _Standin
         with progress.kept(), undisturbed(training.model):
             judged = training.judge()
         now.history[-1] |= judged.shown
-        if judged.score > now.best.score and progress.epoch >= training.first:
+        best = (
+            last if training.how.keep == "last" else judged.score > now.best.score and progress.epoch >= training.first
+        )
+        if best:
             now.best = Best(judged.score, progress.epoch)
             _save_best(work, training, progress)
-        now.stopped = progress.epoch - max(now.best.epoch, training.first - 1) >= training.patience
+        since = max(now.best.epoch, training.first - 1)
+        now.stopped = training.how.keep == "best" and progress.epoch - since >= training.patience
     elif training.judge is None and last:
         now.best = Best(epoch=progress.epoch)
         _save_best(work, training, progress)

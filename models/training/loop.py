@@ -54,6 +54,9 @@ class FitOptions(Options):
     """For schedule decay: what the learning rate is multiplied by."""
     decay_every: int = Field(3, ge=1)
     """For schedule decay: epochs between two of its falls."""
+    keep: Literal["best", "last"] = "best"
+    """Which epoch becomes the result: the best one on validation, with early stopping, or the last one, which is the better
+    choice where validation videos are too few to tell epochs apart and the schedule ends at zero."""
     average: float = Field(0.0, ge=0, lt=1)
     """How much of the running mean of the weights is kept at each step, such as 0.99 for a mean over the last hundred or so; the
     mean weights are validated and become the result. 0: the weights themselves."""

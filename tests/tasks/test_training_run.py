@@ -105,6 +105,14 @@ def test_the_best_epoch_is_kept_and_patience_ends_it(work: Work) -> None:
     assert sorted(path.name for path in work.folder.iterdir()) == ["captioner.safetensors", "curves.jsonl"]
 
 
+def test_the_last_epoch_is_kept_on_request_whatever_validation_says(work: Work) -> None:
+    how = FitOptions(epochs=EPOCHS, learning_rate=0.01, keep="last")
+    trained = finish(work, training([0.9, 0.1, 0.1, 0.2], how=how, patience=1))
+    assert (trained.best.epoch, trained.best.score) == (EPOCHS - 1, 0.2)
+    assert [point["val_cider"] for point in trained.history] == [0.9, 0.1, 0.1, 0.2], "validated all the same"
+    assert Checkpoint.load(work.folder / "captioner.safetensors").values["epoch"] == EPOCHS - 1
+
+
 def test_without_validation_the_last_epoch_is_the_best(work: Work) -> None:
     trained = finish(work, training())
     assert trained.best.epoch == EPOCHS - 1 and len(trained.history) == EPOCHS

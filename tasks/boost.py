@@ -59,10 +59,11 @@ class BoostingOptions(FitOptions):
     samples: int = Field(5, ge=1)
     """Captions drawn for each video."""
     temperature: float = Field(1.0, gt=0)
-    """How boldly captions are drawn: below 1 the likely words are preferred even more."""
-    dropout: Dropout = "gradient"
-    """When units are dropped: "gradient" only in the pass that gradients come from; "both" when captions are drawn too, as
-    the papers' code does; "none" never."""
+    """How boldly captions are drawn: below 1 the likely words are preferred even more. A captioner seeded with label smoothing
+    wants about 0.5: at 1 most of its samples are too wild to learn from."""
+    dropout: Dropout = "both"
+    """When units are dropped: "both" when captions are drawn and when they are learnt from, as the papers' code does;
+    "gradient" only in the pass that gradients come from, which can drift; "none" never."""
     reward: ConsensusOptions = ConsensusOptions()
     """What a caption earns."""
     word_rewards: WordRewardOptions | None = None

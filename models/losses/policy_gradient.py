@@ -6,9 +6,10 @@ Captions are drawn without gradients, in one pass for all samples of all videos;
 log-probability of every drawn word under that same policy. What a caption was not free to choose neither earns nor learns:
 nothing behind its EOS, nor the EOS that closes a caption of full length. So one that had to be closed is rewarded as unfinished.
 
-Captions are drawn in eval mode. That is the policy which searches use later, and whose greedy caption SCST compares with; with
-dropout on, samples would earn less than the captioner can do, and the second pass would drop other units than the first did.
-The second pass keeps the captioner's mode, so dropout goes on regularising. `dropout` chooses otherwise.
+Both passes keep the captioner's mode, so dropout goes on regularising: few videos would be learnt by heart without it. Captions
+drawn without dropout and learnt from with it ("gradient") come from another policy than the one that learns, which drifts unless
+advantages balance: with SCST, whose are mostly negative, it unlearnt what it could. Only without any dropout ("none") are both
+passes the same policy to the last digit, since each pass drops units of its own.
 
 Chances come from torch's global generator, which training's snapshots hold."""
 
@@ -54,8 +55,8 @@ class PolicyGradient:
     """(captioner, batch) -> -sum(advantage * log p(word)) / words, over the words that the samples were free to choose.
 
     numbers: video id -> the number by which the reward knows the video; truth (V,): for b1, the mean score of every such
-    video's own captions. dropout: "gradient" draws captions without it and learns with it; "both" draws with it too, as the
-    papers' code does; "none" neither draws nor learns with it, and then both passes are the same policy.
+    video's own captions. dropout: "both" draws captions and learns with it, as the papers' code does; "gradient" draws them
+    without it; "none" neither draws nor learns with it, and then both passes are the same policy.
     `statistics` are those of the last batch; `signs_of_collapse` reads them."""
 
     def __init__(
@@ -67,7 +68,7 @@ class PolicyGradient:
         baseline: BaselineOptions | None = None,
         truth: Tensor | None = None,
         temperature: float = 1.0,
-        dropout: Dropout = "gradient",
+        dropout: Dropout = "both",
     ):
         self.baseline = SampleBaseline() if baseline is None else baseline
         if isinstance(self.baseline, TruthBaseline) and truth is None:

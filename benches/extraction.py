@@ -1,6 +1,7 @@
 """How close extraction comes to the bare nets, and how far it is ahead of a loop over videos.
 
-    python benches/extraction.py [--clips 24] [--seconds 3] [--threads 1] [--turns 3] [--compiled no] [--only heavy]
+    python benches/extraction.py [--clips 24] [--seconds 3] [--threads 1] [--turns 3] [--compiled no float32 bfloat16]
+                                [--only heavy]
 
 Drawn clips of 320 x 240, nets with seeded weights, in three settings of two extractors each:
 - heavy: ResNet-50 on 16 frames a clip and r3d_18 on 2 clips of 16 frames; on a CPU the nets are nearly all of the work
@@ -31,7 +32,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -92,53 +93,67 @@ class Taken(NamedTuple):
     cpu: float
 
 
+Work = Callable[[int], Taken]
+"""what is measured once a turn, given the turn's number"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clips", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--threads", type=int, default=1, help="of torch; decoding has processes of its own")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--compiled", choices=["no", "float32", "bfloat16"], default="no", help="the nets of the stage")
-    parser.add_argument("--only", choices=list(SETTINGS), action="append", help="this setting; more than once for more")
+    ways = ["no", "float32", "bfloat16"]
+    parser.add_argument("--compiled", choices=ways, nargs="+", default=["no"], help="how the stage runs its nets")
+    parser.add_argument("--only", choices=list(SETTINGS), nargs="+", default=list(SETTINGS), help="these settings")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     runtime = Runtime(threads=chosen.threads, device="cpu")
-    print(f"{chosen.clips} clips of {chosen.seconds:g} s, {chosen.threads} thread(s), compiled: {chosen.compiled}")
+    print(f"{chosen.clips} clips of {chosen.seconds:g} s, {chosen.threads} thread(s)")
     with tempfile.TemporaryDirectory() as folder:
         data = draw(Path(folder) / "data", chosen.clips, chosen.seconds)
-        for name in chosen.only or SETTINGS:
-            made = {"compiled": chosen.compiled}
-            features = {feature: how.model_copy(update=made) for feature, how in SETTINGS[name].items()}
-            compare(name, features, data, Path(folder), runtime, chosen.turns)
+        for name in chosen.only:
+            compare(name, chosen.compiled, data, Path(folder), runtime, chosen.turns)
 
 
-def compare(
-    setting: str, features: dict[str, BackboneFeature], data: Path, folder: Path, runtime: Runtime, turns: int
-) -> None:
-    nets = {name: open_net(f, "random, seed 0", None, "cpu", "auto") for name, f in features.items()}
-    bare_work = {net: everything(data, net, features[name]) for name, net in nets.items()}  # a shared net runs once
-    for net, items in bare_work.items():
-        # The first call plans its kernels, or compiles.
-        size = batch_size(items[0], runtime)
-        first = timed(lambda net=net, items=items, size=size: bare(net, items[:size], runtime))  # type: ignore[misc]
-        print(f"first batch of {net.backbone.name}: {first.wall:.1f} s, CPU {first.cpu:.1f} s", flush=True)
-    work: dict[str, Callable[[int], Taken]] = {
-        "bare": lambda _: timed(lambda: [bare(net, items, runtime) for net, items in bare_work.items()]),
-        "stage": lambda turn: stage_seconds(folder / f"{setting}{turn}", data, features, runtime),
-        "kind loop": lambda _: timed(lambda: [kind_loop(data, features[name], net) for name, net in nets.items()]),
-    }
+def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Runtime, turns: int) -> None:
+    features = SETTINGS[setting]
+    print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}", flush=True)
+    loops: dict[str, Work] = {"kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()])}
     if setting == "heavy":
-        work["video_features"] = lambda _: timed(lambda: [frames_loop(data), stacks_loop(data)])
+        loops["video_features"] = lambda _: timed(lambda: [frames_loop(data), stacks_loop(data)])
+    work = dict(loops)
+    for feature in features.values():
+        plain(feature)
+        open_net(feature, "random, seed 0", None, "cpu", "auto")  # loaded before the clock starts
+    for way in ways:
+        work |= _ours(setting, way, data, folder, runtime)
     times: dict[str, list[Taken]] = {name: [] for name in work}
     for turn in range(turns):
         for name, measure in work.items():
             times[name].append(measure(turn))
             print(f"  turn {turn}: {name} {times[name][-1].wall:.1f} s, CPU {times[name][-1].cpu:.1f} s", flush=True)
-    print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}")
-    print("                                 wall   CPU")
-    print(f"extract stage / bare nets       {ratio(times, 'stage', 'bare')}" + "  (limit 1.15)" * (setting == "heavy"))
-    for loop in list(work)[2:]:
-        print(f"{loop + ' / extract stage':32}{ratio(times, loop, 'stage')}  (floor 2)", flush=True)
+    for way in ways:
+        print(f"compiled: {way:34} wall   CPU")
+        limit = "  (limit 1.15)" * (setting == "heavy")
+        print(f"  {'extract stage / bare nets':40}{ratio(times, f'stage, {way}', f'bare, {way}')}{limit}")
+        for loop in loops:
+            print(f"  {loop + ' / extract stage':40}{ratio(times, loop, f'stage, {way}')}  (floor 2)", flush=True)
+
+
+def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, Work]:
+    """The bare nets and the stage, with nets compiled in one way."""
+    features = {name: f.model_copy(update={"compiled": way}) for name, f in SETTINGS[setting].items()}
+    nets = {name: open_net(f, "random, seed 0", None, "cpu", "auto") for name, f in features.items()}
+    bare_work = {net: everything(data, net, features[name]) for name, net in nets.items()}  # a shared net runs once
+    for net, items in bare_work.items():
+        # The first call plans its kernels, or compiles.
+        first = timed(partial(bare, net, items[: batch_size(items[0], runtime)], runtime))
+        print(f"  first batch of {net.backbone.name}, {way}: {first.wall:.1f} s, CPU {first.cpu:.1f} s", flush=True)
+    return {
+        f"bare, {way}": lambda _: timed(lambda: [bare(net, items, runtime) for net, items in bare_work.items()]),
+        f"stage, {way}": lambda turn: stage_seconds(folder / f"{setting}-{way}-{turn}", data, features, runtime),
+    }
 
 
 def ratio(times: dict[str, list[Taken]], above: str, below: str) -> str:
@@ -201,9 +216,9 @@ def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], 
 
 
 @torch.inference_mode()
-def kind_loop(data: Path, feature: BackboneFeature, net: Net) -> None:
-    """One extractor, one video after another, as the common scripts do, with the net as its library gives it."""
-    pictures, run = net.backbone.pictures, plain(feature)
+def kind_loop(data: Path, feature: BackboneFeature) -> None:
+    """One extractor, one video after another, with the net as its library gives it."""
+    pictures, run = open_net(feature, "random, seed 0", None, "cpu", "auto").backbone.pictures, plain(feature)
     assert pictures is not None
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
@@ -249,7 +264,8 @@ def fitted(frame: np.ndarray, pictures: Pictures) -> np.ndarray:
 def frames_loop(data: Path) -> None:
     """ResNet-50 on 16 frames a video, as video_features does it."""
     net = plain(SETTINGS["heavy"]["frames"])
-    ready = framewise_transforms()
+    config = timm.data.resolve_data_config({}, model=net)
+    ready: Callable[[Image.Image], torch.Tensor] = timm.data.create_transform(**config)
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
             again = Path(folder) / f"{path.stem}_new_fps.mp4"
@@ -286,12 +302,6 @@ def stacks_loop(data: Path) -> None:
             for start in range(0, pixels.shape[1] - 15, 32):
                 rows += net(pixels[None, :, start : start + 16]).tolist()
             np.save(Path(folder) / f"{path.stem}.npy", np.array(rows))
-
-
-@lru_cache
-def framewise_transforms() -> Callable[[Image.Image], torch.Tensor]:
-    net = timm.create_model("resnet50", num_classes=0)
-    return timm.data.create_transform(**timm.data.resolve_data_config({}, model=net))  # type: ignore[no-any-return]
 
 
 def timed(work: Callable[[], object]) -> Taken:

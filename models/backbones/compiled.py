@@ -52,7 +52,7 @@ class CompiledBackbone:
             # Not in inference mode, which the compiler does not know. One process compiles: nearly all the work is in
             # oneDNN's own kernels, and what is left is not worth a pool of helpers.
             with torch.inference_mode(False), torch.no_grad(), patch(freezing=True, compile_threads=1):
-                return self._run(items)
+                return self._run(items.clone() if items.is_inference() else items)
         except TorchDynamoException as error:
             reason = " ".join(str(error).strip().splitlines()[:2])
             raise CannotCompile(f"{self.name} could not be compiled ({reason}); leave 'compiled' out") from error

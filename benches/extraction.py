@@ -1,35 +1,48 @@
 """How close extraction comes to the bare nets, and how far it is ahead of a loop over videos.
 
-    python benches/extraction.py [--clips 12] [--seconds 3] [--threads 1]
+    python benches/extraction.py [--clips 24] [--seconds 3] [--threads 1] [--turns 3] [--compiled no float32 bfloat16]
+                                [--only heavy]
 
 Drawn clips of 320 x 240, nets with seeded weights, in three settings of two extractors each:
 - heavy: ResNet-50 on 16 frames a clip and r3d_18 on 2 clips of 16 frames; on a CPU the nets are nearly all of the work
 - one net: a ResNet-50's pooled feature and its grid averaged over time, as VRE wants them; here they share a forward pass
 - light: two small nets on 8 frames a clip, so that decoding weighs as much as it does where a GPU runs the nets
 and for each:
-- the bare nets: the same frames, already decoded and fitted, in batches of the same size, nothing else
+- the bare nets: the same frames, decoded and fitted before, in batches of the same size, no more; compiled if the stage's are
 - the extract stage: everything, from files to rows on disk
-- one at a time: the way of the common extraction scripts (one extractor after the other, one video after the other: decode it
-  whole, make frames ready with PIL, run them in batches of 1, their default, save one .npy a video)
-The three take turns; a ratio is the median over the turns. Loading the nets is left out everywhere. On a machine that does other
-work at the same time the ratios of CPU time say more: they count all work, hidden behind other work or not.
+- the kind loop: one extractor after the other, one video after the other: decode it once, make the chosen frames ready with PIL,
+  run them in batches of 1, save one .npy a video. It decodes in place and makes ready only what it needs
+- video_features (heavy only): the loop as v-iashin/video_features (commit a2f61b7) runs it, its defaults kept except for how many
+  frames, asked for by its own options so that both sides run the nets equally often:
+  frames (models/_base/base_framewise_extractor.py, utils/io.py), extraction_total=16 batch_size=1: re-encode the video to another
+  rate with ffmpeg, open the result twice and read it, timm's transforms by PIL on each frame, one frame a pass;
+  stacks (models/r21d/extract_r21d.py), stack_size=16 step_size=32, with r3d_18 in place of its r2plus1d_18: read the whole video
+  and its sound, scale and normalise all frames in float32, one stack a pass.
+  Its OpenCV and torchvision.io are PyAV here. Left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s. It
+  starts Python once an extractor, which is not counted. Both loops run the nets as their libraries give them, in float32
+All take turns; a ratio is the median over the turns. Loading and compiling the nets is left out everywhere. On a machine that
+does other work at the same time the ratios of CPU time say more: they count all work, hidden behind other work or not.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import av
+import imageio_ffmpeg
 import numpy as np
 import timm
+import timm.data
 import torch
 import torchvision
 from PIL import Image
@@ -71,7 +84,6 @@ SETTINGS = {
         "two": feature("timm:lcnet_050", "few"),
     },
 }
-TURNS = 3
 
 
 class Taken(NamedTuple):
@@ -81,36 +93,67 @@ class Taken(NamedTuple):
     cpu: float
 
 
+Work = Callable[[int], Taken]
+"""what is measured once a turn, given the turn's number"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clips", type=int, default=12)
+    parser.add_argument("--clips", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--threads", type=int, default=1, help="of torch; decoding has processes of its own")
+    parser.add_argument("--turns", type=int, default=3)
+    ways = ["no", "float32", "bfloat16"]
+    parser.add_argument("--compiled", choices=ways, nargs="+", default=["no"], help="how the stage runs its nets")
+    parser.add_argument("--only", choices=list(SETTINGS), nargs="+", default=list(SETTINGS), help="these settings")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    runtime = Runtime(threads=chosen.threads)
+    runtime = Runtime(threads=chosen.threads, device="cpu")
     print(f"{chosen.clips} clips of {chosen.seconds:g} s, {chosen.threads} thread(s)")
     with tempfile.TemporaryDirectory() as folder:
         data = draw(Path(folder) / "data", chosen.clips, chosen.seconds)
-        for name, features in SETTINGS.items():
-            compare(name, features, data, Path(folder), runtime)
+        for name in chosen.only:
+            compare(name, chosen.compiled, data, Path(folder), runtime, chosen.turns)
 
 
-def compare(setting: str, features: dict[str, BackboneFeature], data: Path, folder: Path, runtime: Runtime) -> None:
+def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Runtime, turns: int) -> None:
+    features = SETTINGS[setting]
+    print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}", flush=True)
+    loops: dict[str, Work] = {"kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()])}
+    if setting == "heavy":
+        loops["video_features"] = lambda _: timed(lambda: [frames_loop(data), stacks_loop(data)])
+    work = dict(loops)
+    for feature in features.values():
+        plain(feature)
+        open_net(feature, "random, seed 0", None, "cpu", "auto")  # loaded before the clock starts
+    for way in ways:
+        work |= _ours(setting, way, data, folder, runtime)
+    times: dict[str, list[Taken]] = {name: [] for name in work}
+    for turn in range(turns):
+        for name, measure in work.items():
+            times[name].append(measure(turn))
+            print(f"  turn {turn}: {name} {times[name][-1].wall:.1f} s, CPU {times[name][-1].cpu:.1f} s", flush=True)
+    for way in ways:
+        print(f"compiled: {way:34} wall   CPU")
+        limit = "  (limit 1.15)" * (setting == "heavy")
+        print(f"  {'extract stage / bare nets':40}{ratio(times, f'stage, {way}', f'bare, {way}')}{limit}")
+        for loop in loops:
+            print(f"  {loop + ' / extract stage':40}{ratio(times, loop, f'stage, {way}')}  (floor 2)", flush=True)
+
+
+def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, Work]:
+    """The bare nets and the stage, with nets compiled in one way."""
+    features = {name: f.model_copy(update={"compiled": way}) for name, f in SETTINGS[setting].items()}
     nets = {name: open_net(f, "random, seed 0", None, "cpu", "auto") for name, f in features.items()}
     bare_work = {net: everything(data, net, features[name]) for name, net in nets.items()}  # a shared net runs once
     for net, items in bare_work.items():
-        bare(net, items[: batch_size(items[0], runtime)], runtime)  # the first call plans its kernels
-    times: dict[str, list[Taken]] = {"bare": [], "stage": [], "loop": []}
-    for turn in range(TURNS):
-        times["bare"].append(timed(lambda: [bare(net, items, runtime) for net, items in bare_work.items()]))
-        times["stage"].append(stage_seconds(folder / f"{setting}{turn}", data, features, runtime))
-        times["loop"].append(timed(lambda: [one_at_a_time(data, features[name], net) for name, net in nets.items()]))
-    seconds = ", ".join(f"{name} {median(t.wall for t in taken):.1f} s" for name, taken in times.items())
-    print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())} ({seconds})")
-    print("                                 wall   CPU")
-    print(f"extract stage / bare nets       {ratio(times, 'stage', 'bare')}" + "  (limit 1.15)" * (setting == "heavy"))
-    print(f"one at a time / extract stage   {ratio(times, 'loop', 'stage')}  (floor 2)", flush=True)
+        # The first call plans its kernels, or compiles.
+        first = timed(partial(bare, net, items[: batch_size(items[0], runtime)], runtime))
+        print(f"  first batch of {net.backbone.name}, {way}: {first.wall:.1f} s, CPU {first.cpu:.1f} s", flush=True)
+    return {
+        f"bare, {way}": lambda _: timed(lambda: [bare(net, items, runtime) for net, items in bare_work.items()]),
+        f"stage, {way}": lambda turn: stage_seconds(folder / f"{setting}-{way}-{turn}", data, features, runtime),
+    }
 
 
 def ratio(times: dict[str, list[Taken]], above: str, below: str) -> str:
@@ -173,9 +216,9 @@ def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], 
 
 
 @torch.inference_mode()
-def one_at_a_time(data: Path, feature: BackboneFeature, net: Net) -> None:
-    """One extractor, one video after another, as the common scripts do, with the net as its library gives it."""
-    pictures, run = net.backbone.pictures, plain(feature)
+def kind_loop(data: Path, feature: BackboneFeature) -> None:
+    """One extractor, one video after another, with the net as its library gives it."""
+    pictures, run = open_net(feature, "random, seed 0", None, "cpu", "auto").backbone.pictures, plain(feature)
     assert pictures is not None
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
@@ -190,14 +233,19 @@ def one_at_a_time(data: Path, feature: BackboneFeature, net: Net) -> None:
             np.save(Path(folder) / f"{path.stem}.npy", torch.cat(rows).numpy())
 
 
-@lru_cache
 def plain(feature: BackboneFeature) -> Callable[[torch.Tensor], torch.Tensor]:
-    if feature.net == "r3d_18":
+    """The net as its library gives it."""
+    return _plain(feature.net, feature.output)
+
+
+@lru_cache
+def _plain(net_name: str, output: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    if net_name == "r3d_18":
         net = torchvision.models.video.r3d_18().eval()
         net.fc = torch.nn.Identity()
         return net
-    net = timm.create_model(feature.net.removeprefix("timm:"), num_classes=0).eval()
-    return net.forward_features if feature.output == "grid" else net
+    net = timm.create_model(net_name.removeprefix("timm:"), num_classes=0).eval()
+    return net.forward_features if output == "grid" else net
 
 
 def fitted(frame: np.ndarray, pictures: Pictures) -> np.ndarray:
@@ -210,6 +258,50 @@ def fitted(frame: np.ndarray, pictures: Pictures) -> np.ndarray:
         image = image.resize((round(image.width * short), round(image.height * short)), Image.Resampling.BICUBIC)
     left, top = (image.width - pictures.crop[0]) // 2, (image.height - pictures.crop[1]) // 2
     return np.asarray(image.crop((left, top, left + pictures.crop[0], top + pictures.crop[1])))
+
+
+@torch.no_grad()
+def frames_loop(data: Path) -> None:
+    """ResNet-50 on 16 frames a video, as video_features does it."""
+    net = plain(SETTINGS["heavy"]["frames"])
+    config = timm.data.resolve_data_config({}, model=net)
+    ready: Callable[[Image.Image], torch.Tensor] = timm.data.create_transform(**config)
+    with tempfile.TemporaryDirectory() as folder:
+        for path in videos(data):
+            again = Path(folder) / f"{path.stem}_new_fps.mp4"
+            with av.open(str(path)) as container:
+                stream = container.streams.video[0]
+                rate = 16 * float(stream.average_rate or 25) / stream.frames
+            command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "panic", "-y", "-i", str(path)]
+            subprocess.run([*command, "-filter:v", f"fps=fps={rate}", str(again)], check=True)
+            with av.open(str(again)) as container:  # it looks whether the first frame is there
+                next(container.decode(video=0))
+            rows: list[list[float]] = []
+            with av.open(str(again)) as container:
+                for frame in islice(container.decode(video=0), 16):
+                    rows += net(ready(Image.fromarray(frame.to_ndarray(format="rgb24"))).unsqueeze(0)).tolist()
+            again.unlink()
+            np.save(Path(folder) / f"{path.stem}.npy", np.array(rows))
+
+
+@torch.no_grad()
+def stacks_loop(data: Path) -> None:
+    """r3d_18 on 2 stacks of 16 frames a video, as video_features does it."""
+    net = plain(SETTINGS["heavy"]["motion"])
+    mean, std = (torch.tensor(values).view(3, 1, 1, 1) for values in ((0.432, 0.395, 0.376), (0.228, 0.221, 0.217)))
+    with tempfile.TemporaryDirectory() as folder:
+        for path in videos(data):
+            with av.open(str(path)) as container:
+                frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+            with av.open(str(path)) as container:
+                _sound = [frame.to_ndarray() for frame in container.decode(audio=0)]
+            pixels = torch.from_numpy(np.stack(frames)).permute(3, 0, 1, 2).to(torch.float32) / 255
+            pixels = torch.nn.functional.interpolate(pixels, size=(128, 171), mode="bilinear", align_corners=False)
+            pixels = ((pixels - mean) / std)[..., 8:120, 30:142]
+            rows: list[list[float]] = []
+            for start in range(0, pixels.shape[1] - 15, 32):
+                rows += net(pixels[None, :, start : start + 16]).tolist()
+            np.save(Path(folder) / f"{path.stem}.npy", np.array(rows))
 
 
 def timed(work: Callable[[], object]) -> Taken:

@@ -44,8 +44,13 @@ def default_folder() -> Path:
     """$LONGTAKE_WEIGHTS, else longtake/weights in the user's cache folder."""
     if chosen := os.environ.get("LONGTAKE_WEIGHTS"):
         return Path(chosen).expanduser().absolute()
+    return cache_folder() / "weights"
+
+
+def cache_folder() -> Path:
+    """longtake in the user's cache folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "longtake" / "weights"
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "longtake"
 
 
 class WeightsFolder:

@@ -69,6 +69,9 @@ class BackboneFeature(Options):
     """seed of random weights"""
     sampling: str = "frames"
     """which of the recipe's samplings chooses the frames; a net that hears has no use for it"""
+    compiled: Literal["no", "float32", "bfloat16"] = "no"
+    """run the net as code made for this CPU (needs g++): float32 differs in the last bits, bfloat16 keeps two to three digits.
+    Part of the key"""
 
     @property
     def output_name(self) -> str:
@@ -167,8 +170,10 @@ def _backbone_source(dataset: str, name: str, feature: BackboneFeature, how: Any
     else:
         weights, kind = _file_hash(name, feature.weights), Path(feature.weights).name
     output = feature.output_name
-    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, how)
+    made = () if feature.compiled == "no" else (f"compiled, {feature.compiled}",)
+    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, how, *made)
     words = f"{feature.net} ({output}{', averaged over time' if feature.over_time == 'mean' else ''}), {kind} weights"
+    words += f", {made[0]}" if made else ""
     return Source(
         name,
         key,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone, Pictures
+from models.backbones.compiled import CannotCompile, CompiledBackbone
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import canonical, open_backbone
 from models.embedding.tagger import GRID
@@ -24,11 +25,12 @@ from storage.errors import BadInput, MissingFeatures, StorageError
 from storage.looks import Listen, Look
 from storage.pictures import Fit
 from storage.sampling import Clips, Sampling
-from storage.weights import WeightsFolder
+from storage.weights import WeightsFolder, cache_folder
 from tasks.extractors import BackboneFeature, TaggerFeature
 from tasks.train_tagger import load_tagger
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
+Compiled = Literal["no", "float32", "bfloat16"]
 _HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _KEPT = 8  # nets in memory at once
 
@@ -64,6 +66,8 @@ class Net:
         try:
             with torch.inference_mode(), torch.autocast("cuda", self._half or torch.float16, enabled=bool(self._half)):
                 found = self.backbone(items.to(self.device, non_blocking=True))
+        except CannotCompile as error:
+            raise BadInput(str(error)) from error
         except torch.OutOfMemoryError as error:
             raise StorageError(
                 f"the GPU has no room for {len(items)} items of {self.backbone.name}; lower runtime.batch"
@@ -129,7 +133,7 @@ def open_net(feature: Any, weights: str, tagger: Path | None, device: str, preci
         return _open_tagger(str(path), weights, device, precision)
     if not isinstance(feature, BackboneFeature):
         raise BadInput(f"features of kind '{feature.kind}' are not extracted")
-    return _open_backbone(feature.net, feature.weights, weights, feature.seed, device, precision)
+    return _open_backbone(feature.net, feature.weights, weights, feature.seed, feature.compiled, device, precision)
 
 
 @lru_cache(_KEPT)
@@ -138,7 +142,9 @@ def _open_tagger(path: str, _hash: str, device: str, precision: Precision) -> Ne
 
 
 @lru_cache(_KEPT)
-def _open_backbone(net: str, weights: str, _hash: str, seed: int, device: str, precision: Precision) -> Net:
+def _open_backbone(
+    net: str, weights: str, _hash: str, seed: int, compiled: Compiled, device: str, precision: Precision
+) -> Net:
     path: Path | None = None
     if weights == "pretrained":
         known = WeightsFolder().find(canonical(net))
@@ -148,6 +154,11 @@ def _open_backbone(net: str, weights: str, _hash: str, seed: int, device: str, p
     elif weights != "random":
         path = Path(weights)
     try:
-        return Net(open_backbone(net, path, seed), device, precision)
+        backbone = open_backbone(net, path, seed)
+        if compiled == "no":
+            return Net(backbone, device, precision)
+        if device != "cpu":
+            raise BadInput(f"{net} is to be compiled for a CPU and the device is {device}; leave 'compiled' out")
+        return Net(CompiledBackbone(backbone, compiled, cache_folder() / "compiled"), device, precision)
     except (WeightsUnavailable, ValueError) as error:
         raise BadInput(str(error)) from error

@@ -43,7 +43,7 @@ class ImageBackbone:
         self._classifies = self._timm.num_classes in label_sizes
         self.outputs: Mapping[str, tuple[int, ...]] = self._shapes(config["input_size"])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         """items (N, 1, H, W, 3) uint8 -> pooled (N, D), grid (N, S, C), classes (N, K), as far as the net has them"""
         if self._mean.device != items.device:

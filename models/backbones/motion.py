@@ -53,7 +53,7 @@ class MotionBackbone:
             found = net(torch.zeros(1, 3, clip, *preset.crop_size))
         self.outputs: Mapping[str, tuple[int, ...]] = {output: tuple(v.shape[1:]) for output, v in found.items()}
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         """items (N, M, H, W, 3) uint8 -> pooled (N, D), classes (N, K)"""
         if self._mean.device != items.device:

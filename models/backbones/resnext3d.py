@@ -95,7 +95,7 @@ class ClipBackbone:
         self.name = name
         self.net: nn.Module = net.eval().requires_grad_(False)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         """items (N, T, H, W, 3) uint8 -> pooled (N, 2048), classes (N, 400): the probabilities of Kinetics' actions."""
         # Contiguous first: the order of pixels in memory decides how a convolution sums, and so the last bits.

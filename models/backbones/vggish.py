@@ -61,7 +61,7 @@ class SoundBackbone:
         self.name = name
         self.net: nn.Module = net.eval().requires_grad_(False)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         """items (N, 96, 64) float32 log-mel patches -> embedding (N, 128)."""
         return {"embedding": self.net(items.contiguous()[:, None]).float()}

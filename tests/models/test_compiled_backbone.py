@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from models.backbones.compiled import Arithmetic, CannotCompile, CompiledBackbon
 from models.backbones.zoo import open_backbone
 
 BATCH = 4
+with_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs g++")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,7 @@ def pictures() -> Tensor:
     return torch.randint(0, 256, (BATCH, 1, 160, 160, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
+@with_compiler
 @pytest.mark.parametrize(("arithmetic", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2)])
 def test_a_compiled_net_says_what_the_net_says_and_of_each_item_alone(
     eager: Backbone, code: Path, arithmetic: Arithmetic, tolerance: float

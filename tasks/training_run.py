@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from models.training.compiling import compile_parts
 from models.training.loop import Batches, FitOptions, Progress, Schedule, random_state, undisturbed
 from models.training.parallel import Ranks
 from storage.atomic import write_jsonl
@@ -148,6 +149,8 @@ def _go_on(
     how, batches, runtime, saved = training.how, training.batches, work.runtime, time.monotonic()
     done = found.state.values["step"] if found.state else 0
     total = how.epochs * batches.steps_per_epoch
+    if runtime.compile_training:
+        compile_parts(training.model)
     steps = train(
         work.folder,
         training.model,

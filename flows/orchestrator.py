@@ -11,26 +11,27 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from uuid import UUID
 
+from flows.crashes import bury
+from flows.lifelines import ends_with_us
 from storage.atomic import write_json
 from storage.errors import explained
-from storage.workspace import Workspace
+from tasks.progress import console
 
 _DRAIN_SECONDS = 30.0
 SLOTS = "longtake-gpu"
 """The global concurrency limit that `longtake deploy --gpu-slots` makes."""
 
 
-def configure(workspace: Workspace, verbose: bool = False) -> None:
+def configure(*, verbose: bool = False) -> None:
     """Set what the user has not set. Must run before Prefect is imported, because Prefect reads it then."""
     defaults = {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # 20 s, the default, fails on a slow machine
-        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.root / "prefect-results"),
         # The command line reports by itself. A name, not a number: a number in quotes makes Prefect drop all logging.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if verbose else "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
@@ -47,12 +48,14 @@ def started() -> Iterator[None]:
 
     from flows.dashboard import running_api
 
+    home = Path(PREFECT_HOME.value())
     if PREFECT_API_URL.value():
+        _tell_of_crashes(home)
         yield
         return
-    home = Path(PREFECT_HOME.value())
     if api := running_api(home):
         with temporary_settings({PREFECT_API_URL: api}):
+            _tell_of_crashes(home)
             yield
         return
     notes = home / "longtake-servers"
@@ -64,11 +67,19 @@ def started() -> Iterator[None]:
         _end_orphans(notes)
         with _deaf_to_interrupts(), get_client(sync_client=True) as client:
             client.api_healthcheck()
-    note = _note_server(notes)
+    _tell_of_crashes(home)
+    note, server = _note_server(notes)
     try:
-        yield
+        with ends_with_us(server) if server else nullcontext():
+            yield
     finally:
         note.unlink(missing_ok=True)
+
+
+def _tell_of_crashes(home: Path) -> None:
+    if found := bury(home):
+        several = f"{len(found)} earlier runs were" if len(found) > 1 else "an earlier run was"
+        console.print(f"[dim]{several} killed: Prefect's history now says so[/]")
 
 
 @contextmanager
@@ -82,15 +93,17 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _note_server(notes: Path) -> Path:
-    """Remember which process is our embedded server: if we are killed, it lives on and nobody uses it."""
+def _note_server(notes: Path) -> tuple[Path, int]:
+    """Remember which process is our embedded server, should we and what waits for our end be killed at once; the note and
+    the process, 0 if there is none."""
     from prefect.server.api.server import SubprocessASGIServer
 
     server = SubprocessASGIServer()
     process = server.server_process
     note = notes / f"{os.getpid()}.json"
-    write_json(note, {"owner": os.getpid(), "server": process.pid if process else 0, "port": server.port})
-    return note
+    pid = process.pid if process else 0
+    write_json(note, {"owner": os.getpid(), "server": pid, "port": server.port})
+    return note, pid
 
 
 def _end_orphans(notes: Path) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storage.errors import StorageError, UsageError
+from storage.plain_text import has_login, without_login
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -115,6 +116,10 @@ def _open(url: str) -> ObjectStore:
         from obstore.store import from_url
     except ModuleNotFoundError:
         raise UsageError(f"{url} needs a package that is not installed; run: pip install 'longtake[s3]'") from None
+    if has_login(url):
+        raise UsageError(
+            f"{without_login(url)} was given with a login in it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+        )
     scheme = url.partition("://")[0]
     try:
         if scheme == "file":

@@ -111,7 +111,7 @@ def test_prefect_yaml_says_the_same_as_the_table() -> None:
 def test_wrong_usage_is_told_before_a_server_is_started(
     longtake: Longtake, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
-    monkeypatch.setattr("flows.orchestrator.configure", lambda *_: None)  # it would set this process's environment
+    monkeypatch.setattr("flows.orchestrator.configure", lambda **_: None)  # it would set this process's environment
     monkeypatch.setattr("flows.orchestrator.started", lambda: pytest.fail("a server was started"))
     answer = longtake(*arguments)
     assert answer.code == 2 and said in " ".join(answer.err.replace("│", " ").split())

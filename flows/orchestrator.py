@@ -9,19 +9,22 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from flows.crashes import bury
 from flows.lifelines import ends_with_us
 from storage.atomic import write_json
-from storage.errors import explained
+from storage.errors import LongtakeError, explained
 from tasks.progress import console
 
 _DRAIN_SECONDS = 30.0
+_TRIES = 3  # of the embedded server to start
 SLOTS = "longtake-gpu"
 """The global concurrency limit that `longtake deploy --gpu-slots` makes."""
 
@@ -31,7 +34,7 @@ def configure(*, verbose: bool = False) -> None:
     defaults = {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # 20 s, the default, fails on a slow machine
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # 20 s, the default, fails on a slow machine
         # The command line reports by itself. A name, not a number: a number in quotes makes Prefect drop all logging.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if verbose else "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
@@ -62,18 +65,15 @@ def started() -> Iterator[None]:
     with explained(home):
         notes.mkdir(parents=True, exist_ok=True)
         lock = (home / "longtake-start.lock").open("a")
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _end_orphans(notes)
-        with _deaf_to_interrupts(), get_client(sync_client=True) as client:
-            client.api_healthcheck()
-    _tell_of_crashes(home)
-    note, server = _note_server(notes)
-    try:
-        with ends_with_us(server) if server else nullcontext():
-            yield
-    finally:
-        note.unlink(missing_ok=True)
+    with ExitStack() as held:
+        _look_after_server(notes, held)
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _end_orphans(notes)
+            with _deaf_to_interrupts(), get_client(sync_client=True) as client:
+                client.api_healthcheck()
+        _tell_of_crashes(home)
+        yield
 
 
 def _tell_of_crashes(home: Path) -> None:
@@ -93,17 +93,29 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _note_server(notes: Path) -> tuple[Path, int]:
-    """Remember which process is our embedded server, should we and what waits for our end be killed at once; the note and
-    the process, 0 if there is none."""
+def _look_after_server(notes: Path, held: ExitStack) -> None:
+    """See to it that our embedded server ends with us from its first moment on, and remember which process it is, should we
+    and what waits for our end be killed at once. Prefect starts a server that ends by itself, because its database cannot be
+    used, again and again for ever: three times are enough."""
     from prefect.server.api.server import SubprocessASGIServer
 
     server = SubprocessASGIServer()
-    process = server.server_process
+    begin, tries = server._run_uvicorn_command, iter(range(_TRIES))
     note = notes / f"{os.getpid()}.json"
-    pid = process.pid if process else 0
-    write_json(note, {"owner": os.getpid(), "server": pid, "port": server.port})
-    return note, pid
+    held.callback(note.unlink, missing_ok=True)
+
+    def begun() -> subprocess.Popen[Any]:
+        if next(tries, None) is None:
+            raise LongtakeError(
+                f"Prefect's embedded server ended {_TRIES} times while it started; what it printed above says why. Mostly its "
+                f"database cannot be used: {notes.parent}, or what PREFECT_SERVER_DATABASE_CONNECTION_URL names"
+            )
+        process = begin()
+        write_json(note, {"owner": os.getpid(), "server": process.pid, "port": server.port})
+        held.enter_context(ends_with_us(process.pid))
+        return process
+
+    server._run_uvicorn_command = begun  # type: ignore[method-assign]
 
 
 def _end_orphans(notes: Path) -> None:

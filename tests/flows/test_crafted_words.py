@@ -39,7 +39,7 @@ NAMES = [
     "\x1b[2Jcleared.mp4",
     "con|rm -rf ~;$(touch owned)&`touch owned`.mp4",
     "<img src=x onerror=alert(1)>.mp4",
-    "[bold red]loud[/].mp4",
+    "[bold red]loud[link=http:x].mp4",
     "{parameters} {{ 7 * 7 }} %(id)s.mp4",
     "file:concat:http:x.mp4",
     "\u202e4pm.exe.mp4",

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("longtake-command")
 SLOWLY = ("--set", "seeding.epochs=2000", "--set", "seeding.patience=2000")
 
 
-def wait_for(what: str, ready: Callable[[], Any], patience: float = 300.0) -> Any:
+def wait_for(what: str, ready: Callable[[], Any], patience: float = 900.0) -> Any:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         if found := ready():
@@ -46,21 +47,22 @@ def states(home: Path, table: str) -> Counter[str]:
         return Counter(row[0] for row in database.execute(f"select state_type from {table}"))
 
 
-def training(environment: dict[str, str], world: Path, workspace: Path) -> tuple[subprocess.Popen[str], int]:
+@contextmanager
+def training(environment: dict[str, str], world: Path, workspace: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A run in the midst of its training, and its embedded server."""
-    home = Path(environment["PREFECT_HOME"])
-    process = subprocess.Popen(
-        command("run", TINY, "--data", world, "-w", workspace, *SLOWLY),
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for("a training", lambda: list(workspace.glob("artifacts/seed/*/curves.jsonl")) or process.poll() is not None)
-    assert process.poll() is None, process.stderr.read() if process.stderr else ""
-    note = home / "longtake-servers" / f"{process.pid}.json"
-    server = int(json.loads(note.read_bytes())["server"])
-    assert lives(server)
-    return process, server
+    arguments = command("run", TINY, "--data", world, "-w", workspace, *SLOWLY)
+    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        curves = workspace / "artifacts" / "seed"
+        wait_for("a training", lambda: list(curves.glob("*/curves.jsonl")) or process.poll() is not None)
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        note = Path(environment["PREFECT_HOME"]) / "longtake-servers" / f"{process.pid}.json"
+        server = int(json.loads(note.read_bytes())["server"])
+        assert lives(server)
+        yield process, server
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_command_takes_its_server_along_and_the_next_one_notes_the_crash(world: Path, tmp_path: Path) -> None:
@@ -68,24 +70,24 @@ def test_a_command_takes_its_server_along_and_the_next_one_notes_the_crash(world
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     mine = {**clean, "PREFECT_HOME": str(home), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
-    process, server = training(mine, world, tmp_path / "w")
-    process.kill()
-    process.wait()
-    wait_for("the end of the killed command's server", lambda: not lives(server), 60)
+    with training(mine, world, tmp_path / "w") as (process, server):
+        process.kill()
+        process.wait()
+        wait_for("the end of the killed command's server", lambda: not lives(server), 60)
     assert states(home, "flow_run") == {"RUNNING": 1}, "nobody was left to say what happened"
     assert "RUNNING" in states(home, "task_run")
 
-    process, server = training(mine, world, tmp_path / "w")
-    assert states(home, "flow_run") == {"CRASHED": 1, "RUNNING": 1}
-    process.terminate()
-    began = time.monotonic()
-    _, said = process.communicate(timeout=120)
-    print(f"ended {time.monotonic() - began:.1f} s after SIGTERM")
-    assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
-    assert "an earlier run was killed" in said
-    wait_for("the end of the server", lambda: not lives(server), 60)
+    with training(mine, world, tmp_path / "w2") as (process, server):
+        assert states(home, "flow_run") == {"CRASHED": 1, "RUNNING": 1}
+        process.terminate()
+        began = time.monotonic()
+        _, said = process.communicate(timeout=120)
+        print(f"ended {time.monotonic() - began:.1f} s after SIGTERM")
+        assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+        assert "an earlier run was killed" in said
+        wait_for("the end of the server", lambda: not lives(server), 60)
 
-    longtake(mine, "run", TINY, "--data", world, "-w", tmp_path / "w")
+    longtake(mine, "run", TINY, "--data", world, "-w", tmp_path / "w", "--until", "catalogue", "--force", "catalogue")
     assert states(home, "flow_run") == {"CRASHED": 2, "COMPLETED": 1}
     assert not {"RUNNING", "PENDING"} & states(home, "task_run").keys()
     assert not list((home / "longtake-runs").iterdir()) and not list((home / "longtake-servers").iterdir())

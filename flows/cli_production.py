@@ -121,7 +121,7 @@ def deploy(
     retrain_after: RetrainOption = 1,
     crashed_after: Annotated[
         int, typer.Option(min=60, help="Seconds without a sign of life after which a run is set to Crashed.")
-    ] = 600,
+    ] = 300,
     gpu_slots: Annotated[int, typer.Option(min=0, help="How many stages may use GPUs at once; 0: no limit.")] = 0,
     as_json: JsonOption = False,
 ) -> None:

@@ -19,6 +19,8 @@ from storage.atomic import write_json
 TAG = "longtake"
 """what the runs of commands and deployments are tagged with"""
 AUTOMATION = "longtake: runs that give no sign of life have crashed"
+HEARTBEAT = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+"""how often a run gives a sign of life, in seconds; Prefect allows no less"""
 _NOTES = "longtake-runs"
 _MESSAGE = "Its process was killed. What it had finished is kept: the same command goes on."
 
@@ -104,7 +106,7 @@ def ensure_automation(seconds: float) -> None:
     )
     wanted = Automation(
         name=AUTOMATION,
-        description="Made by 'longtake deploy'. Heartbeats come every PREFECT_FLOWS_HEARTBEAT_FREQUENCY seconds.",
+        description="Made by 'longtake deploy'. Its deployments and commands give a sign of life every 30 seconds.",
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *ends},

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from flows.crashes import bury
+from flows.crashes import HEARTBEAT, bury
 from flows.lifelines import ends_with_us
 from storage.atomic import write_json
 from storage.errors import LongtakeError, explained
@@ -38,6 +38,7 @@ def configure(*, verbose: bool = False) -> None:
         # The command line reports by itself. A name, not a number: a number in quotes makes Prefect drop all logging.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if verbose else "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        **HEARTBEAT,
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

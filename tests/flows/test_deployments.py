@@ -46,6 +46,7 @@ def test_a_deployment_takes_the_values_its_flow_knows(name: str) -> None:
     assert deployment.parameters == expected | ({"retrain_after": 7} if name == "refresh" else {})
     assert deployment.full_name == f"{name}/demo" and deployment.work_pool_name == "pool"
     assert {"longtake", "recipe:demo", "dataset:demo"} <= set(deployment.tags)
+    assert deployment.job_variables == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}, "signs of life"
     assert deployment.entrypoint == OFFERS[name].flow, "found by its module, so that a worker needs no checkout"
 
 
@@ -88,6 +89,7 @@ def test_prefect_yaml_says_the_same_as_the_table() -> None:
     listed = {each["entrypoint"]: each for each in yaml.safe_load(YAML.read_text())["deployments"]}
     assert list(listed) == ["{}/{}.py:{}".format(*offer.flow.split(".")) for offer in OFFERS.values()]
     for (name, offer), said in zip(OFFERS.items(), listed.values(), strict=True):
+        assert said["work_pool"]["job_variables"] == deployment_of(name, DEMO, "pool").job_variables
         assert said["description"] == offer.about and bool(said.get("schedules")) == offer.scheduled
         ours, theirs = triggers(name), said.get("triggers", [])
         assert [t.name for t in ours] == [t["name"] for t in theirs]

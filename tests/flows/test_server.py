@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     server = base | {"PREFECT_SERVER_API_PORT": str(port)}
     with running([*unprivileged(), *PREFECT, "server", "start"], place / "server.log", server):
         url = f"http://127.0.0.1:{port}/api"
-        there = Site(url, base | {"PREFECT_API_URL": url, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}, place)
+        there = Site(url, base | {"PREFECT_API_URL": url}, place)
 
         def healthy() -> bool:
             try:

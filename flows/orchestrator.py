@@ -23,7 +23,7 @@ from storage.atomic import write_json
 from storage.errors import LongtakeError, explained
 from tasks.progress import console
 
-_DRAIN_SECONDS = 30.0
+_DRAIN_SECONDS = 120.0
 _TRIES = 3  # of the embedded server to start
 SLOTS = "longtake-gpu"
 """The global concurrency limit that `longtake deploy --gpu-slots` makes."""
@@ -142,8 +142,8 @@ def _command_of(pid: int) -> str:
 
 def wait_for_history(flow_run_id: UUID, task_runs: int) -> bool:
     """Wait until at least so many task runs of a flow run are recorded, and all in a final state: the embedded server takes
-    them from a queue and would lose those still in it when this process ends. Of a run that failed nobody knows how many
-    there are: 0 waits until nothing moves any more. False if it could not be seen: results are safe either way."""
+    them from a queue and would lose those still in it when this process ends. 0 waits until nothing moves any more. False if
+    it could not be seen: results are safe either way."""
     from httpx import HTTPError
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import TERMINAL_STATES

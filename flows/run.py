@@ -93,12 +93,15 @@ def _run_flow(flow: Flow[..., Any], title: str, parameters: dict[str, Any], task
 
     from flows.crashes import TAG, noted_runs
     from flows.orchestrator import wait_for_history
+    from tasks.prefect_task import BEGUN
 
     name = title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
     with noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
+        before = BEGUN.count
         state: Any = flow.with_options(flow_run_name=name, on_running=[note])(**parameters, return_state=True)
         flow_run_id = state.state_details.flow_run_id
-        if flow_run_id and not wait_for_history(flow_run_id, task_runs if state.is_completed() else 0):
+        recorded = task_runs if state.is_completed() else min(task_runs, BEGUN.count - before)
+        if flow_run_id and not wait_for_history(flow_run_id, recorded):
             told = "Prefect's history of this run may be incomplete; the results are not touched by that"
             console.print(f"[yellow]{told}[/]")
     return state.result(raise_on_failure=True)

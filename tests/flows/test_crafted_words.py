@@ -139,7 +139,7 @@ def test_a_data_set_of_hostile_names_and_captions_runs_to_its_report(world: Path
     data = tmp_path / "data"
     shutil.copytree(world, data, ignore=shutil.ignore_patterns("world.json", "truth.jsonl"))
     rows = [json.loads(line) for line in (data / "captions.jsonl").read_text().splitlines()]
-    names = [name for name in NAMES if len(name) < 200]
+    names = sorted((name for name in NAMES if len(name) < 200), key=lambda name: "<" not in name)
     splits = {row["video"]: row["split"] for row in rows}
     clips = dict(
         zip(sorted(splits, key=lambda video: splits[video]), names, strict=False)
@@ -161,4 +161,4 @@ def test_a_data_set_of_hostile_names_and_captions_runs_to_its_report(world: Path
     assert report is not None
     page = (space.root / report.job.ref.uri / "report.html").read_text()
     assert "<img src=x" not in page and "<script>document" not in page and 'onerror="doc' not in page
-    assert "&lt;script&gt;document" in page, "it is there, as text"
+    assert "&lt;img src=x onerror" in page, "it is there, as text"

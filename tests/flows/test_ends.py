@@ -73,7 +73,7 @@ def test_a_command_takes_its_server_along_and_the_next_one_notes_the_crash(world
     with training(mine, world, tmp_path / "w") as (process, server):
         process.kill()
         process.wait()
-        wait_for("the end of the killed command's server", lambda: not lives(server), 60)
+        wait_for("the end of the killed command's server", lambda: not lives(server), 120)
     assert states(home, "flow_run") == {"RUNNING": 1}, "nobody was left to say what happened"
     assert "RUNNING" in states(home, "task_run")
 
@@ -81,11 +81,11 @@ def test_a_command_takes_its_server_along_and_the_next_one_notes_the_crash(world
         assert states(home, "flow_run") == {"CRASHED": 1, "RUNNING": 1}
         process.terminate()
         began = time.monotonic()
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=900)
         print(f"ended {time.monotonic() - began:.1f} s after SIGTERM")
         assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
         assert "an earlier run was killed" in said
-        wait_for("the end of the server", lambda: not lives(server), 60)
+        wait_for("the end of the server", lambda: not lives(server), 120)
 
     longtake(mine, "run", TINY, "--data", world, "-w", tmp_path / "w", "--until", "catalogue", "--force", "catalogue")
     assert states(home, "flow_run") == {"CRASHED": 2, "COMPLETED": 1}
@@ -115,8 +115,8 @@ def test_the_runs_of_a_sweep_end_with_it(
     process = subprocess.Popen([*arguments, *SLOWLY], env=environment, stderr=subprocess.DEVNULL)
     children = wait_for("two trainings", lambda: two_runs(process.pid))
     process.send_signal(signalled)
-    process.wait(timeout=120)
-    wait_for("the end of the runs", lambda: not any(map(lives, children)), 60)
+    process.wait(timeout=900)
+    wait_for("the end of the runs", lambda: not any(map(lives, children)), 120)
 
 
 def two_runs(parent: int) -> list[int]:

@@ -69,7 +69,7 @@ def test_keys_are_in_no_log_result_or_database_when_the_store_refuses_them(world
         mine = environment(home, AWS_ENDPOINT_URL=address, AWS_REGION="eu-west-1", PREFECT_API_KEY=API_KEY, **keys)
         arguments = command("run", TINY, "--data", world, "-w", workspace, *UNTIL, "--verbose")
         bucket = ("--set", "runtime.feature_bucket=s3://bucket/prefix")
-        done = subprocess.run([*arguments, *bucket], env=mine, capture_output=True, text=True, timeout=600)
+        done = subprocess.run([*arguments, *bucket], env=mine, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 1 and "cannot read or write s3://bucket/prefix" in done.stderr, done.stderr
     assert (home / "prefect.db").is_file()
     assert tell(done.stdout + done.stderr, home, workspace) == []
@@ -85,7 +85,7 @@ def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path
         env=environment(tmp_path / "prefect"),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=3600,
     )
     assert done.returncode == 2 and "must not carry a login" in done.stderr and WORD not in done.stderr
 
@@ -101,7 +101,7 @@ def test_a_database_that_cannot_be_reached_is_told_without_its_password(world: P
         env=mine,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3600,
     )
     assert done.returncode == 1 and "embedded server ended 3 times while it started" in done.stderr, done.stderr
     assert tell(done.stdout + done.stderr, tmp_path / "prefect", tmp_path / "w") == []
@@ -125,6 +125,6 @@ def test_a_run_with_its_server_needs_no_rights_of_root(world: Path, tmp_path: Pa
         env=environment(tmp_path / "prefect", HOME=str(tmp_path)),
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stderr

@@ -164,7 +164,10 @@ def carry_out_step(step: Step) -> bool:
     from tasks.prefect_task import run_stage
 
     began = time.monotonic()
-    sentence = f"{step.label}: {step.why}" if step.to_do else f"{step.label}: cached"
+    why = (
+        "for the first time" if step.state == "missing" else step.why
+    )  # a log that says "never made; 21 items" confuses
+    sentence = f"{step.label}: {why}" if step.to_do else f"{step.label}: cached"
     ref, did = run_stage(step.job, sentence, force=step.state == "forced")
     took = f"{time.monotonic() - began:.1f} s"
     _say(step, took if did else "cached", ref.count)

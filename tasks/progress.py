@@ -147,7 +147,7 @@ class CurveArtifact:
         columns = list(dict.fromkeys(name for point in curve for name in point))
         rows = [{name: _readable(point.get(name, "")) for name in columns} for point in curve]
         if self._artifact is None:
-            told = f"{self.label}: one row an epoch"
+            told = f"The course of **{self.label}**: one row an epoch, the newest at the end"
             self._artifact = cast(
                 UUID, create_table_artifact(table=rows, key=_key(f"{self.label} curve"), description=told)
             )

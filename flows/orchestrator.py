@@ -34,7 +34,7 @@ def configure(*, verbose: bool = False) -> None:
     defaults = {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # 20 s, the default, fails on a slow machine
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # 20 s, the default, fails on a slow machine
         # The command line reports by itself. A name, not a number: a number in quotes makes Prefect drop all logging.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if verbose else "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
@@ -71,8 +71,14 @@ def started() -> Iterator[None]:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _end_orphans(notes)
-            with _deaf_to_interrupts(), get_client(sync_client=True) as client:
-                client.api_healthcheck()
+            try:
+                with _deaf_to_interrupts(), get_client(sync_client=True) as client:
+                    client.api_healthcheck()
+            except RuntimeError as error:  # all that Prefect says of a server that does not answer in time
+                raise LongtakeError(
+                    f"Prefect's embedded server does not answer ({error}); is the machine very busy, or the disk of {home} full? "
+                    "Run the same command again"
+                ) from error
         _tell_of_crashes(home)
         yield
 

@@ -37,6 +37,9 @@ from tasks.weigh_captions import WeighingOptions
 
 SHIPPED = Path(__file__).parent / "recipes"
 
+PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""A name that may become a part of a folder's."""
+
 
 class TaggerSection(Options):
     """The word tagger: its net, its training, and the frames it sees."""
@@ -70,15 +73,15 @@ def _uniform_frames() -> dict[str, Sampling]:
 class Recipe(Options):
     """Everything that decides what a run computes."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    name: PlainName
     """short name; also the name of its runs"""
     about: str = ""
     """one or two sentences for people"""
     dataset: DatasetOptions
     """where videos and captions come from"""
-    sampling: dict[str, Sampling] = Field(default_factory=_uniform_frames)
+    sampling: dict[PlainName, Sampling] = Field(default_factory=_uniform_frames)
     """named ways of choosing frames"""
-    features: dict[str, FeatureOptions]
+    features: dict[PlainName, FeatureOptions]
     """named features, each with the sampling it uses"""
     weighing: WeighingOptions = WeighingOptions()
     """which slow weights the training captions get"""

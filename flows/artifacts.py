@@ -12,6 +12,7 @@ from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
+from storage.plain_text import visible
 from storage.records import Problem
 from storage.runs import RunRecord
 
@@ -76,11 +77,19 @@ def score_rows(scores: dict[str, float], last: dict[str, float]) -> list[dict[st
 
 
 def quarantine_rows(problems: list[Problem]) -> list[dict[str, str]]:
-    rows = [{"item": p.item, "reason": p.reason, "kind": p.kind, "file": p.where} for p in problems[:_MOST]]
+    rows = [
+        {"item": _cell(p.item), "reason": _cell(p.reason), "kind": p.kind, "file": _cell(p.where)}
+        for p in problems[:_MOST]
+    ]
     if len(problems) > _MOST:
         rest = {"item": f"... and {len(problems) - _MOST} more", "reason": "'longtake status RECIPE --json' lists all"}
         rows.append({**rest, "kind": "", "file": ""})
     return rows
+
+
+def _cell(text: str) -> str:
+    """A stranger's words as one line of plain text: no controls, and nothing that Markdown takes for a link."""
+    return " ".join(visible(text).split()).replace("](", "] (")
 
 
 def _key(text: str) -> str:

@@ -38,6 +38,7 @@ from flows.cli_serve import serve
 from flows.cli_status import doctor, status
 from flows.cli_sweep import sweep, sweeps
 from flows.cli_weights import weights_app
+from flows.lifelines import end_as_by_interrupt, end_with_parent
 from flows.printing import err, out, print_next, print_outcome, print_problems, readable_size
 from storage.errors import LongtakeError, UsageError, explain_os_error
 from storage.workspace import Workspace
@@ -227,7 +228,7 @@ def _go(
     if dry_run:
         print_plan(plan_pipeline(recipe, space, force, until), out, as_json)
         return
-    configure(space, verbose)
+    configure(verbose=verbose)
     from flows.run import problems_so_far, run_recipe
 
     try:
@@ -250,6 +251,8 @@ def _go(
 
 def main() -> None:
     """Run the command; failures that we can explain are printed without a traceback."""
+    end_as_by_interrupt()
+    end_with_parent()
     try:
         app()
     except UsageError as error:

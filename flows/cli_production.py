@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,7 +52,7 @@ def refresh(
     if announce and not watch:
         raise UsageError("--announce goes with --watch SECONDS")
     space = Workspace.open(workspace)
-    configure(space, verbose)
+    configure(verbose=verbose)
     from flows.demo import placed_recipe
     from flows.refresh import refresh_recipe
     from flows.refresh import watch as looks
@@ -120,6 +119,9 @@ def deploy(
     cron: Annotated[str, typer.Option(help="When to refresh by the clock, as in '0 3 * * *'.")] = "",
     timezone: Annotated[str, typer.Option(help="Time zone of --cron.")] = "UTC",
     retrain_after: RetrainOption = 1,
+    crashed_after: Annotated[
+        int, typer.Option(min=60, help="Seconds without a sign of life after which a run is set to Crashed.")
+    ] = 300,
     gpu_slots: Annotated[int, typer.Option(min=0, help="How many stages may use GPUs at once; 0: no limit.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,7 +129,7 @@ def deploy(
     from flows.orchestrator import SLOTS, configure, started
 
     space = Workspace.open(workspace)
-    configure(space)
+    configure()
     from prefect.schedules import Cron
     from pydantic import ValidationError
 
@@ -156,11 +158,13 @@ def deploy(
         values["recipe"] = str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe
         values["data"] = str(Path(data).expanduser().absolute()) if data else None
     with started():
+        from flows.crashes import ensure_automation
         from flows.deployments import Target, ensure_slots
         from flows.deployments import deploy as register
 
         if gpu_slots:
             ensure_slots(SLOTS, gpu_slots)
+        ensure_automation(crashed_after)
         done = register(Target(name or names[0] or "longtake", values, *names), pool, pool_type, cron, timezone)
     if as_json:
         out.print_json(data={"deployments": done, "pool": pool})
@@ -188,17 +192,15 @@ def _next_steps(done: list[str], pool: str, dataset: str) -> list[str]:
 
 def dashboard(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 4200,
-    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
 ) -> None:
     """Start Prefect's server and dashboard here, on the history of all runs so far, until Ctrl-C."""
     from flows.orchestrator import configure
 
-    configure(Workspace(workspace.expanduser().absolute()))
+    configure()
     from prefect.settings import PREFECT_HOME
 
     from flows.dashboard import dashboard as served
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the server too
     err.print("[dim]starting Prefect's server[/]")
     with served(Path(PREFECT_HOME.value()), port) as url:
         out.print(f"dashboard at {url}", highlight=False)

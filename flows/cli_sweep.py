@@ -66,7 +66,7 @@ def sweep(
     if dry_run:
         _print_cells(asked, space, as_json)
         return
-    configure(space, verbose)
+    configure(verbose=verbose)
     from flows.sweep_run import run_sweep
 
     try:

@@ -21,6 +21,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.schedules import Cron
 from prefect.workers.utilities import get_default_base_job_template_for_infrastructure_type
 
+from flows.crashes import HEARTBEAT
 from flows.events import DATASET_CHANGED, ENOUGH, SOURCE_CHANGED, resource
 from storage.errors import UsageError
 
@@ -108,6 +109,7 @@ def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone
         triggers=[_trigger(name, offer, target)] if offer.listens_to and target.recipe else [],
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=pool,
+        job_variables={"env": HEARTBEAT},
     )
     return cast(RunnerDeployment, deployment)
 

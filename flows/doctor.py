@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from storage.plain_text import without_login
 from storage.weights import WeightsFolder
 
 
@@ -113,11 +114,13 @@ def _prefect() -> Finding:
         return Finding("Prefect", f"its embedded server, with the database in {PREFECT_HOME.value()}")
     import httpx
 
+    shown = without_login(url)
     try:
         httpx.get(f"{url}/health", timeout=5).raise_for_status()
-        return Finding("Prefect", f"server at {url}")
+        return Finding("Prefect", f"server at {shown}")
     except httpx.HTTPError as error:
-        return Finding("Prefect", f"{url} does not answer ({error})", "start that server, or unset PREFECT_API_URL")
+        why = str(error).replace(url, shown)
+        return Finding("Prefect", f"{shown} does not answer ({why})", "start that server, or unset PREFECT_API_URL")
 
 
 def _java() -> Finding:

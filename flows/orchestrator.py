@@ -9,31 +9,36 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+from flows.crashes import HEARTBEAT, bury
+from flows.lifelines import ends_with_us
 from storage.atomic import write_json
-from storage.errors import explained
-from storage.workspace import Workspace
+from storage.errors import LongtakeError, explained
+from tasks.progress import console
 
-_DRAIN_SECONDS = 30.0
+_DRAIN_SECONDS = 120.0
+_TRIES = 3  # of the embedded server to start
 SLOTS = "longtake-gpu"
 """The global concurrency limit that `longtake deploy --gpu-slots` makes."""
 
 
-def configure(workspace: Workspace, verbose: bool = False) -> None:
+def configure(*, verbose: bool = False) -> None:
     """Set what the user has not set. Must run before Prefect is imported, because Prefect reads it then."""
     defaults = {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # 20 s, the default, fails on a slow machine
-        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.root / "prefect-results"),
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # 20 s, the default, fails on a slow machine
         # The command line reports by itself. A name, not a number: a number in quotes makes Prefect drop all logging.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if verbose else "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        **HEARTBEAT,
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -47,28 +52,41 @@ def started() -> Iterator[None]:
 
     from flows.dashboard import running_api
 
+    home = Path(PREFECT_HOME.value())
     if PREFECT_API_URL.value():
+        _tell_of_crashes(home)
         yield
         return
-    home = Path(PREFECT_HOME.value())
     if api := running_api(home):
         with temporary_settings({PREFECT_API_URL: api}):
+            _tell_of_crashes(home)
             yield
         return
     notes = home / "longtake-servers"
     with explained(home):
         notes.mkdir(parents=True, exist_ok=True)
         lock = (home / "longtake-start.lock").open("a")
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _end_orphans(notes)
-        with _deaf_to_interrupts(), get_client(sync_client=True) as client:
-            client.api_healthcheck()
-    note = _note_server(notes)
-    try:
+    with ExitStack() as held:
+        _look_after_server(notes, held)
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _end_orphans(notes)
+            try:
+                with _deaf_to_interrupts(), get_client(sync_client=True) as client:
+                    client.api_healthcheck()
+            except RuntimeError as error:  # all that Prefect says of a server that does not answer in time
+                raise LongtakeError(
+                    f"Prefect's embedded server does not answer ({error}); is the machine very busy, or the disk of {home} full? "
+                    "Run the same command again"
+                ) from error
+        _tell_of_crashes(home)
         yield
-    finally:
-        note.unlink(missing_ok=True)
+
+
+def _tell_of_crashes(home: Path) -> None:
+    if found := bury(home):
+        several = f"{len(found)} earlier runs were" if len(found) > 1 else "an earlier run was"
+        console.print(f"[dim]{several} killed: Prefect's history now says so[/]")
 
 
 @contextmanager
@@ -82,15 +100,29 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _note_server(notes: Path) -> Path:
-    """Remember which process is our embedded server: if we are killed, it lives on and nobody uses it."""
+def _look_after_server(notes: Path, held: ExitStack) -> None:
+    """See to it that our embedded server ends with us from its first moment on, and remember which process it is, should we
+    and what waits for our end be killed at once. Prefect starts a server that ends by itself, because its database cannot be
+    used, again and again for ever: three times are enough."""
     from prefect.server.api.server import SubprocessASGIServer
 
     server = SubprocessASGIServer()
-    process = server.server_process
+    begin, tries = server._run_uvicorn_command, iter(range(_TRIES))
     note = notes / f"{os.getpid()}.json"
-    write_json(note, {"owner": os.getpid(), "server": process.pid if process else 0, "port": server.port})
-    return note
+    held.callback(note.unlink, missing_ok=True)
+
+    def begun() -> subprocess.Popen[Any]:
+        if next(tries, None) is None:
+            raise LongtakeError(
+                f"Prefect's embedded server ended {_TRIES} times while it started; what it printed above says why. Mostly its "
+                f"database cannot be used: {notes.parent}, or what PREFECT_SERVER_DATABASE_CONNECTION_URL names"
+            )
+        process = begin()
+        write_json(note, {"owner": os.getpid(), "server": process.pid, "port": server.port})
+        held.enter_context(ends_with_us(process.pid))
+        return process
+
+    server._run_uvicorn_command = begun  # type: ignore[method-assign]
 
 
 def _end_orphans(notes: Path) -> None:
@@ -116,8 +148,8 @@ def _command_of(pid: int) -> str:
 
 def wait_for_history(flow_run_id: UUID, task_runs: int) -> bool:
     """Wait until at least so many task runs of a flow run are recorded, and all in a final state: the embedded server takes
-    them from a queue and would lose those still in it when this process ends. Of a run that failed nobody knows how many
-    there are: 0 waits until nothing moves any more. False if it could not be seen: results are safe either way."""
+    them from a queue and would lose those still in it when this process ends. 0 waits until nothing moves any more. False if
+    it could not be seen: results are safe either way."""
     from httpx import HTTPError
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import TERMINAL_STATES

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from storage.records import Problem
+from tasks.plain_console import PlainConsole
 
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
     from flows.run import Outcome
 
-out = Console()
-err = Console(stderr=True)
+out = PlainConsole()
+err = PlainConsole(stderr=True)
 
 
 def print_outcome(outcome: Outcome) -> None:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from flows.yaml_text import read_yaml
 from models.captioners.vre import VreOptions
 from models.decoders.search import SearchOptions
 from models.embedding.tagger import TaggerOptions
@@ -35,6 +36,9 @@ from tasks.train_tagger import TaggerTraining
 from tasks.weigh_captions import WeighingOptions
 
 SHIPPED = Path(__file__).parent / "recipes"
+
+PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""A name that may become a part of a folder's."""
 
 
 class TaggerSection(Options):
@@ -69,15 +73,15 @@ def _uniform_frames() -> dict[str, Sampling]:
 class Recipe(Options):
     """Everything that decides what a run computes."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    name: PlainName
     """short name; also the name of its runs"""
     about: str = ""
     """one or two sentences for people"""
     dataset: DatasetOptions
     """where videos and captions come from"""
-    sampling: dict[str, Sampling] = Field(default_factory=_uniform_frames)
+    sampling: dict[PlainName, Sampling] = Field(default_factory=_uniform_frames)
     """named ways of choosing frames"""
-    features: dict[str, FeatureOptions]
+    features: dict[PlainName, FeatureOptions]
     """named features, each with the sampling it uses"""
     weighing: WeighingOptions = WeighingOptions()
     """which slow weights the training captions get"""
@@ -193,7 +197,7 @@ def load_recipe(
     path = None if "\n" in name else _find(name)
     where = str(path) if path else "given as text"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8") if path else name)
+        values = read_yaml(path.read_text(encoding="utf-8") if path else name)
     except OSError as error:
         raise UsageError(f"cannot read the recipe {where}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -245,7 +249,7 @@ def _apply(values: dict[str, Any], setting: str) -> None:
     if not equals or not place.strip():
         raise UsageError(f"--set {setting!r} is not of the form key.subkey=value, such as seeding.epochs=5")
     try:
-        value = yaml.safe_load(text)
+        value = read_yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(f"--set {setting!r}: the value is not valid YAML: {error}") from error
     *parents, last = place.strip().split(".")
@@ -266,7 +270,7 @@ _NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
 def _explain(detail: ErrorDetails) -> str:
     """One validation error as a sentence with the valid choices."""
     place, node = _at(detail["loc"])
-    kind, given = detail["type"], f"(given: {detail['input']!r})"
+    kind, given = detail["type"], f"(given: {detail['input']!r:.200})"
     if kind == "extra_forbidden":
         fields = sorted(_at(detail["loc"][:-1])[1].get("properties", {}))
         close = difflib.get_close_matches(str(detail["loc"][-1]), fields, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -87,13 +88,22 @@ def run_with_prefect(flow: Flow[..., Any], title: str, parameters: dict[str, Any
 
 
 def _run_flow(flow: Flow[..., Any], title: str, parameters: dict[str, Any], task_runs: int) -> Any:
+    from prefect import tags
+    from prefect.settings import PREFECT_HOME
+
+    from flows.crashes import TAG, noted_runs
     from flows.orchestrator import wait_for_history
+    from tasks.prefect_task import BEGUN
 
     name = title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
-    state: Any = flow.with_options(flow_run_name=name)(**parameters, return_state=True)
-    flow_run_id = state.state_details.flow_run_id
-    if flow_run_id and not wait_for_history(flow_run_id, task_runs if state.is_completed() else 0):
-        console.print("[yellow]Prefect's history of this run may be incomplete; the results are not touched by that[/]")
+    with noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
+        before = BEGUN.count
+        state: Any = flow.with_options(flow_run_name=name, on_running=[note])(**parameters, return_state=True)
+        flow_run_id = state.state_details.flow_run_id
+        recorded = task_runs if state.is_completed() else min(task_runs, BEGUN.count - before)
+        if flow_run_id and not wait_for_history(flow_run_id, recorded):
+            told = "Prefect's history of this run may be incomplete; the results are not touched by that"
+            console.print(f"[yellow]{told}[/]")
     return state.result(raise_on_failure=True)
 
 
@@ -154,7 +164,10 @@ def carry_out_step(step: Step) -> bool:
     from tasks.prefect_task import run_stage
 
     began = time.monotonic()
-    sentence = f"{step.label}: {step.why}" if step.to_do else f"{step.label}: cached"
+    why = (
+        "for the first time" if step.state == "missing" else step.why
+    )  # a log that says "never made; 21 items" confuses
+    sentence = f"{step.label}: {why}" if step.to_do else f"{step.label}: cached"
     ref, did = run_stage(step.job, sentence, force=step.state == "forced")
     took = f"{time.monotonic() - began:.1f} s"
     _say(step, took if did else "cached", ref.count)

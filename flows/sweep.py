@@ -18,6 +18,7 @@ from flows.demo import demo_recipe
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan, Step
 from flows.recipe import Recipe, load_recipe, shipped_recipes
+from flows.yaml_text import read_yaml
 from storage.datasets.demo import DemoOptions
 from storage.errors import LongtakeError, UsageError
 from storage.fingerprints import digest
@@ -130,7 +131,7 @@ def _is_sweep_file(path: Path) -> bool:
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return False
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid YAML: {error}") from error
     return isinstance(values, dict) and "variants" in values
@@ -146,7 +147,7 @@ def _refuse(name: str) -> None:
 
 def read_sweep(path: Path) -> SweepFile:
     try:
-        return SweepFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return SweepFile.model_validate(read_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         lines = [f"the sweep {path} has {error.error_count()} problem(s):"]
         valid = ", ".join(SweepFile.model_fields)

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from rich.markup import escape
 
+from flows.lifelines import child_environment
 from flows.plan import Step
 from flows.run import Outcome, carry_out_step, look_up, run_inside, run_with_prefect
 from flows.sweep import UNTIL, Cell, Sweep, Variant, cells_without, plan_sweep, preparation, sharing
@@ -176,11 +177,11 @@ def _side_by_side(book: _Book, folder: Path, jobs: int) -> Iterator[tuple[Cell, 
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, and the address of the Prefect server that it uses."""
+    """That of this process, with the address of the Prefect server that it uses; whoever gets it ends with this process."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        return os.environ | {"PREFECT_API_URL": str(client.api_url)}
+        return child_environment({**os.environ, "PREFECT_API_URL": str(client.api_url)})
 
 
 def _start(cell: Cell, folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

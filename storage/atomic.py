@@ -34,7 +34,8 @@ def sync_file(path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; when the block ends well it takes the name `path`, else it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temp = path.with_name(f"{path.name}{TEMP_MARK}{uuid4().hex[:12]}")
+    short = os.fsdecode(os.fsencode(path.name)[:200])  # a name has at most 255 bytes
+    temp = path.with_name(f"{short}{TEMP_MARK}{uuid4().hex[:12]}")
     try:
         yield temp
         sync_file(temp)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Literal
 
+from storage.plain_text import no_formula, no_formula_path, visible
 from storage.subtitles import Cue, render_srt, render_vtt
 
 Format = Literal["text", "jsonl", "csv", "srt", "vtt"]
@@ -40,8 +41,9 @@ def render_text(lines: Sequence[CaptionLine]) -> str:
     text = []
     for line in lines:
         place = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
-        text.append(f"{place}: {line.caption}\n")
-        text += [f"    {n}. {said.caption}  ({said.log_prob:.2f})\n" for n, said in enumerate(line.n_best, 1)]
+        text.append(f"{_one_line(place)}: {_one_line(line.caption)}\n")
+        said = [f"    {n}. {_one_line(said.caption)}  ({said.log_prob:.2f})\n" for n, said in enumerate(line.n_best, 1)]
+        text += said
     return "".join(text)
 
 
@@ -50,15 +52,19 @@ def render_jsonl(lines: Sequence[CaptionLine]) -> str:
 
 
 def render_csv(lines: Sequence[CaptionLine]) -> str:
-    """A row a caption; `rank` counts the n best from 1."""
+    """A row a caption; `rank` counts the n best from 1. No cell is a formula, which a spreadsheet would compute."""
     out = StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
     for line in lines:
         for rank, said in enumerate(line.n_best or (Said(line.caption, line.log_prob),), 1):
             times = (f"{line.start:.3f}", f"{line.end:.3f}")
-            table.writerow([line.file, *times, rank, said.caption, f"{said.log_prob:.4f}"])
+            table.writerow([no_formula_path(line.file), *times, rank, no_formula(said.caption), f"{said.log_prob:.4f}"])
     return out.getvalue()
+
+
+def _one_line(text: str) -> str:
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def as_row(line: CaptionLine) -> dict[str, object]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storage.errors import StorageError, UsageError
+from storage.plain_text import has_login, without_login
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 RETRY: dict[str, Any] = {"max_retries": 8, "retry_timeout": timedelta(minutes=3)}
+_ANSWERED, _BEGINNING = re.compile(r".*?status code: \d+ [A-Za-z -]*"), re.compile(r"[^<]{0,300}")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -102,14 +105,24 @@ class Objects:
         except but:
             raise
         except (BaseError, OSError) as error:
-            reason = str(error).split("\n", 1)[0].strip()[:300]
+            # `from None`: what the store answered may repeat what it was sent, keys included, and tracebacks go into logs
             raise StorageError(
-                f"cannot read or write {self.url}: {reason}; check the bucket's name, AWS_ACCESS_KEY_ID, "
+                f"cannot read or write {self.url}: {_reason(error)}; check the bucket's name, AWS_ACCESS_KEY_ID, "
                 "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, then run the same command: what was copied stays"
-            ) from error
+            ) from None
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in a line, without the store's own words."""
+    line = str(error).split("\n", 1)[0].strip()
+    return (_ANSWERED.match(line) or _BEGINNING.match(line))[0].strip()  # type: ignore[index]
 
 
 def _open(url: str) -> ObjectStore:
+    if has_login(url):
+        raise UsageError(
+            f"{without_login(url)} was given with a login in it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+        )
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url

@@ -194,7 +194,7 @@ class Segment:
             self._map_chunks(folder, chunk_shape)
         else:
             try:
-                self._zarr = zarr.open_array(folder, mode="r")
+                self._zarr = zarr.open_array(folder, mode="r", zarr_format=3)  # 2 has a codec that unpickles
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._lose(slice(None), f"zarr cannot open {DATA} ({error})")
 

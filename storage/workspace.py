@@ -181,7 +181,10 @@ def _try_lock(handle: int) -> bool:
 def read_done(folder: Path) -> Done | None:
     """The done-marker in a folder, if there is a whole one."""
     try:
-        return Done.from_json(json.loads((folder / "done.json").read_bytes()))
+        done = Done.from_json(json.loads((folder / "done.json").read_bytes()))
+        if done.ref.uri != f"artifacts/{folder.parent.name}/{folder.name}":
+            raise ValueError(f"it speaks of {done.ref.uri!r:.100}")  # which may lie outside of the workspace
+        return done
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:

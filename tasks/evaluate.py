@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from models.scores.corpus import score_captions
 from models.scores.diversity import diversity
 from models.scores.java import NoJava, find_java
 from storage.atomic import write_json
-from storage.errors import BadInput, StorageError
+from storage.errors import BadInput, StorageError, UsageError
 from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.references import References
@@ -32,8 +33,8 @@ class EvaluationOptions(Options):
     """the split whose captions are made and scored"""
     meteor: bool = True
     """whether METEOR is computed; it needs Java, which pip brings, and some seconds to load"""
-    spice_jars: str | None = None
-    """folder with the CoreNLP 3.6.0 jars, which SPICE needs; without it SPICE is not computed"""
+    spice: bool = False
+    """whether SPICE is computed, by the CoreNLP 3.6.0 jars in the folder that LONGTAKE_SPICE_JARS names on the machine"""
     self_retrieval: int = Field(1000, ge=0)
     """self-retrieval is computed for splits of at most so many videos, because its cost grows with their square; 0 never"""
     attention_masking: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
@@ -49,6 +50,16 @@ def _java_is_there_now(work: Work) -> str:
     except (StorageError, NoJava):
         return ""
     return "METEOR was not computed for want of Java, which is there now"
+
+
+def _spice_jars() -> Path:
+    """Jars are programs: the machine says which, never a recipe, which may come from anybody."""
+    if not (folder := os.environ.get("LONGTAKE_SPICE_JARS")):
+        raise UsageError(
+            "evaluation.spice is set, but LONGTAKE_SPICE_JARS does not name the folder with the CoreNLP 3.6.0 jars; set it "
+            "where stages run, or leave SPICE out"
+        )
+    return Path(folder).expanduser()
 
 
 # 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded. 3: 95 % intervals
@@ -72,7 +83,7 @@ def evaluate(
         raise BadInput(
             f"no captioned video of the '{options.split}' split has references; there is nothing to compare with"
         )
-    jars = Path(options.spice_jars).expanduser() if options.spice_jars else None
+    jars = _spice_jars() if options.spice else None
     (scored,) = score_captions([hypotheses], references, options.meteor, jars)
     not_computed = dict(scored.not_computed)
 

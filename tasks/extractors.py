@@ -130,6 +130,7 @@ def find_source(
     tagger: ArtifactRef | None,
 ) -> Source:
     """The key and place of a feature, before anything is extracted."""
+    workspace.feature_store(dataset, name)  # refuses a name that would lead elsewhere
     if isinstance(feature, ImportedFeature):
         store = f"{IMPORTED}/{feature.store}"
         opened = FeatureStore.open(workspace.feature_store(IMPORTED, feature.store))

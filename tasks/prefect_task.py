@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -83,8 +84,19 @@ def as_prefect_task(stage: Stage) -> Task[..., dict[str, Any]]:
     )
 
 
+@dataclass
+class Begun:
+    """How many task runs this process has begun: what a history must hold, however a run ended."""
+
+    count: int = 0
+
+
+BEGUN = Begun()
+
+
 def run_stage(job: Job, sentence: str, force: bool) -> tuple[ArtifactRef, bool]:
     """Run a stage inside a flow; True if it did the work, False if its result was there."""
+    BEGUN.count += 1
     there = job.done() is not None and not force
     task = as_prefect_task(job.stage).with_options(refresh_cache=not there)
     answer = task(job, sentence, force)

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -26,10 +25,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from tasks.plain_console import PlainConsole
+
 _LINE_EVERY = 10.0  # seconds between plain lines
 _ARTIFACT_EVERY = 5.0  # an update costs the server up to 50 ms
 
-console = Console(stderr=True)
+console = PlainConsole(stderr=True)
 
 
 class Meter:
@@ -146,7 +147,7 @@ class CurveArtifact:
         columns = list(dict.fromkeys(name for point in curve for name in point))
         rows = [{name: _readable(point.get(name, "")) for name in columns} for point in curve]
         if self._artifact is None:
-            told = f"{self.label}: one row an epoch"
+            told = f"The course of **{self.label}**: one row an epoch, the newest at the end"
             self._artifact = cast(
                 UUID, create_table_artifact(table=rows, key=_key(f"{self.label} curve"), description=told)
             )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from storage.options import Options
+from storage.plain_text import has_login
 
 
 class Runtime(Options):
@@ -51,6 +52,17 @@ class Runtime(Options):
     """processes that train a captioner together on this machine, each with a part of every batch and, on GPUs, one of its own"""
     checkpoints: int = Field(2, ge=1)
     """last checkpoints of a training that are kept while it runs; beside them the weights of its best epoch, which stay"""
+
+    @field_validator("feature_bucket", "address")
+    @classmethod
+    def _no_secrets(cls, url: str) -> str:
+        """A recipe is kept with every run and shown in the dashboard."""
+        if has_login(url):
+            raise ValueError(
+                "an address in a recipe must not carry a login: it would be kept and shown with every run; set AWS_ACCESS_KEY_ID "
+                "and AWS_SECRET_ACCESS_KEY in the environment"
+            )
+        return url
 
     def torch_device(self) -> str:
         """The device's name for torch; sets torch's thread count on the way."""

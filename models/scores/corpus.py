@@ -113,7 +113,7 @@ def score_captions(
                 except JavaFailed as error:
                     not_computed["SPICE"] = str(error)
             else:
-                not_computed["SPICE"] = "no folder with the CoreNLP 3.6.0 jars was given (spice_jars)"
+                not_computed["SPICE"] = "no folder with the CoreNLP 3.6.0 jars was given"
             found.append(Scored(scores, not_computed))
     return found
 

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from storage.datasets.annotations import TABLE_SUFFIXES, parse_split, read_rows, repair_segment
 from storage.datasets.dataset import Builder, Dataset, DatasetName, composed, is_media
@@ -47,6 +47,13 @@ class FolderOptions(Options):
     """The share of the videos without a split that become val."""
     test_share: float = Field(default=0.1, ge=0, lt=1)
     """The share of the videos without a split that become test."""
+
+    @field_validator("captions")
+    @classmethod
+    def _stay_in_the_folder(cls, captions: str | None) -> str | None:
+        if captions is not None and (PurePath(captions).is_absolute() or ".." in PurePath(captions).parts):
+            raise ValueError("the table of captions must lie in the data folder: give its path from there")
+        return captions
 
     @model_validator(mode="after")
     def _leave_some_to_train(self) -> FolderOptions:

@@ -46,6 +46,7 @@ def test_a_deployment_takes_the_values_its_flow_knows(name: str) -> None:
     assert deployment.parameters == expected | ({"retrain_after": 7} if name == "refresh" else {})
     assert deployment.full_name == f"{name}/demo" and deployment.work_pool_name == "pool"
     assert {"longtake", "recipe:demo", "dataset:demo"} <= set(deployment.tags)
+    assert deployment.job_variables == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}, "signs of life"
     assert deployment.entrypoint == OFFERS[name].flow, "found by its module, so that a worker needs no checkout"
 
 
@@ -88,6 +89,7 @@ def test_prefect_yaml_says_the_same_as_the_table() -> None:
     listed = {each["entrypoint"]: each for each in yaml.safe_load(YAML.read_text())["deployments"]}
     assert list(listed) == ["{}/{}.py:{}".format(*offer.flow.split(".")) for offer in OFFERS.values()]
     for (name, offer), said in zip(OFFERS.items(), listed.values(), strict=True):
+        assert said["work_pool"]["job_variables"] == deployment_of(name, DEMO, "pool").job_variables
         assert said["description"] == offer.about and bool(said.get("schedules")) == offer.scheduled
         ours, theirs = triggers(name), said.get("triggers", [])
         assert [t.name for t in ours] == [t["name"] for t in theirs]
@@ -111,7 +113,7 @@ def test_prefect_yaml_says_the_same_as_the_table() -> None:
 def test_wrong_usage_is_told_before_a_server_is_started(
     longtake: Longtake, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
-    monkeypatch.setattr("flows.orchestrator.configure", lambda *_: None)  # it would set this process's environment
+    monkeypatch.setattr("flows.orchestrator.configure", lambda **_: None)  # it would set this process's environment
     monkeypatch.setattr("flows.orchestrator.started", lambda: pytest.fail("a server was started"))
     answer = longtake(*arguments)
     assert answer.code == 2 and said in " ".join(answer.err.replace("│", " ").split())

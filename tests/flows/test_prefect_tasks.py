@@ -27,7 +27,7 @@ from tasks.runtime import Runtime
 from tasks.stage import Made, stage
 
 space = Workspace.open(sys.argv[1])
-configure(space)
+configure()
 tries, seen = Counter(), {}
 
 @stage(version=1)

@@ -1,0 +1,285 @@
+"""A million clips on paper: what a clip, a row and a task run cost is measured here and now, the rest is arithmetic.
+
+    python benches/million_clips.py [--clips 1000000] [--quick] [--history ~/.prefect/prefect.db]
+
+Measured in seconds of computing (CPU time), which other work on the machine changes little: probing and decoding a clip of 15 s
+(320 x 240, one pass for both nets), ResNet-101 on 28 frames and r3d_18 on 8 clips of 16 frames, a training step of SA-LSTM, exact
+neighbours, the plan of a run that finds nothing to do, bytes and files of the feature store, and rows and bytes of Prefect's
+database by real runs. Everything in ASSUMED is not measured: speeds of a GPU, of a disk, and prices."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from bookkeeping import build as build_bookkeeping
+from extraction import draw, videos
+
+from flows.pipeline import plan_pipeline
+from flows.recipe import load_recipe
+from models.neighbours import NearestItems
+from storage.features import FeatureStore
+from storage.looks import LookJob, gather, look_at
+from storage.media import probe
+from storage.sampling import Clips, Uniform
+from storage.workspace import Workspace
+from tasks.extractors import BackboneFeature
+from tasks.nets import open_net
+
+NETS = {"objects": ("resnet101", Uniform(frames=28)), "actions": ("r3d_18", Clips(positions=8, length=16))}
+TINY = Path(__file__).parents[1] / "tests" / "flows" / "tiny.yaml"
+CAPTIONS, EPOCHS, SHARD = 5, 10, 1000
+ASSUMED = {
+    "objects a GPU does in a second (frames, float16)": 2000.0,
+    "actions a GPU does in a second (clips of 16 frames, float16)": 400.0,
+    "training steps of 64 videos a GPU does in a second": 20.0,
+    "exact neighbours on a GPU (float32 operations a second)": 1.0e13,
+    "price of a machine with one GPU and 8 cores (dollars an hour)": 1.20,
+    "price of a core (dollars an hour)": 0.04,
+    "price of object storage (dollars a GB and month)": 0.023,
+    "bytes of a source clip": 2.0e6,
+}
+
+
+def cpu_seconds() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def cost(work: Callable[[], object], times: int = 1) -> float:
+    """CPU seconds of one call, after one that is not counted."""
+    work()
+    began = cpu_seconds()
+    for _ in range(times):
+        work()
+    return (cpu_seconds() - began) / times
+
+
+def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]:
+    torch.set_num_threads(1)
+    found: dict[str, float] = {}
+    data = draw(folder / "data", 2 if quick else 4, 15.0)
+    paths = videos(data)
+    found["probe a clip (s)"] = cost(lambda: [probe(path) for path in paths]) / len(paths)
+    nets = {
+        name: open_net(
+            BackboneFeature.model_validate({"net": net, "weights": "random"}), "random, seed 0", None, "cpu", "auto"
+        )
+        for name, (net, _) in NETS.items()
+    }
+    looks = {name: net.look(NETS[name][1], "bench") for name, net in nets.items()}
+    jobs = [LookJob(path, looks, None, probe(path)) for path in paths]
+    found["decode a clip, one pass for both nets (s)"] = cost(lambda: [gather(look_at(job)) for job in jobs]) / len(
+        jobs
+    )
+    seen = gather(look_at(jobs[0]))
+    for name, net in nets.items():
+        items = torch.from_numpy(seen[name].images[:8])
+        found[f"{name}: {NETS[name][0]}, an item (s)"] = cost(lambda net=net, items=items: net(items)) / len(items)
+    found |= stored(folder / "store", {"objects": (28, 2048), "actions": (8, 512)})
+    found["train a step of 64 videos (s)"] = training_step(folder / "train")
+    items = np.random.default_rng(0).random((4000, 512), dtype=np.float32)
+    found["exact neighbours of 1,000 among 4,000 (s)"] = cost(lambda: NearestItems(items, 5).of_items(0, 1000))
+    found |= planned(folder / "plan", 1000 if quick else 20_000)
+    found |= recorded(folder / "prefect", folder / "world") if history is None else kept(history)
+    return found
+
+
+def stored(path: Path, shapes: dict[str, tuple[int, int]], rows: int = 500) -> dict[str, float]:
+    """Bytes of a clip in the store, and files of a thousand clips."""
+    for name, shape in shapes.items():
+        store = FeatureStore.create(path / name, provenance={"extractor_key": name})
+        with store.writer(publish_seconds=1e9) as writer:
+            for n in range(rows):
+                writer.add(f"v{n:07}", f"key{n:07}", np.zeros(shape, np.float16))
+    files = [file for file in path.rglob("*") if file.is_file()]
+    return {
+        "bytes of a clip's features": sum(file.stat().st_size for file in files) / rows,
+        "files of 1,000 clips": 1000 * len(files) / rows,
+    }
+
+
+def training_step(path: Path) -> float:
+    from models.captioners.lstm import SaLstmOptions
+    from models.losses.cross_entropy import CrossEntropy
+    from models.training.loop import FitOptions, fit
+    from models.training.objective import Objective
+    from models.zoo import build_captioner
+    from tasks.batches import CaptionBatches
+    from tasks.feature_access import FeatureAccess
+
+    store = FeatureStore.create(path, provenance={"extractor_key": "x"})
+    random = np.random.default_rng(1)
+    with store.writer() as writer:
+        for n in range(256):
+            writer.add(f"v{n}", "key", random.standard_normal((28, 2048)).astype(np.float16))
+    view = store.view()
+    ids = sorted(view.lengths())
+    access = FeatureAccess(("look",), {"look": view}, {"look": dict.fromkeys(ids, "key")}, {"look": {"size": 2048}})
+    captions = {id: [[1, *random.integers(4, 10_000, size=10).tolist(), 2]] for id in ids}
+    batches = CaptionBatches(access, captions, {id: [0] for id in ids}, ids, 64, 1, seed=0)
+    captioner = build_captioner(SaLstmOptions(features=("look",)), access.sizes, 10_000)
+    progress = fit(captioner, Objective(xe=(1.0, CrossEntropy(0.0))), batches, FitOptions(epochs=2, learning_rate=5e-4))
+    next(progress)
+    began = cpu_seconds()
+    next(progress)
+    return cpu_seconds() - began
+
+
+def planned(folder: Path, count: int) -> dict[str, float]:
+    """What it costs to see that nothing changed, a clip: a stat, and reading tables."""
+    folder.mkdir()
+    data, recipe, root = build_bookkeeping(folder, count)
+    loaded, space = load_recipe(str(recipe), (), data), Workspace.open(root)
+    seconds = cost(lambda: plan_pipeline(loaded, space, until="extract_features"))
+    return {"plan with nothing to do, 100,000 clips (s)": 1e5 * seconds / count}
+
+
+def recorded(home: Path, data: Path) -> dict[str, float]:
+    """Rows and bytes that a run leaves in Prefect's database, a task run: the second of two runs."""
+    from storage.datasets.demo import DemoOptions, draw_world
+
+    draw_world(data, DemoOptions(seed=1, train=10, val=4, test=4, size=48, captions=4), workers=1)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment = {**clean, "PREFECT_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    sizes = []
+    for n in range(2):
+        command = [sys.executable, "-m", "flows.cli", "run", str(TINY), "--data", str(data), "-w", str(home / "w")]
+        done = subprocess.run(
+            [*command, "--set", f"text.max_words={12 + n}"], env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            sys.exit(f"the run did not end well:\n{done.stderr}")
+        sizes.append(database(home / "prefect.db"))
+    (tasks, rows, nbytes), (more_tasks, more_rows, more_bytes) = sizes
+    made = more_tasks - tasks
+    return {
+        "task runs of a pipeline": float(made),
+        "database rows a task run": (more_rows - rows) / made,
+        "database bytes a task run": (more_bytes - nbytes) / made,
+    }
+
+
+def kept(history: Path) -> dict[str, float]:
+    """The same of a database that whole runs of the pipeline have filled: rows and bytes of everything in it."""
+    tasks, rows, nbytes = database(history)
+    with sqlite3.connect(history) as open_:
+        (runs,) = open_.execute("select count(*) from flow_run").fetchone()
+    return {
+        "task runs of a pipeline": tasks / runs,
+        "database rows a task run": rows / tasks,
+        "database bytes a task run": nbytes / tasks,
+    }
+
+
+def database(path: Path) -> tuple[int, int, int]:
+    """Task runs, rows of all tables, bytes in use."""
+    with sqlite3.connect(path) as open_:
+        tables = [row[0] for row in open_.execute("select name from sqlite_master where type = 'table'")]
+        rows = sum(open_.execute(f'select count(*) from "{table}"').fetchone()[0] for table in tables)  # noqa: S608
+        (tasks,) = open_.execute("select count(*) from task_run").fetchone()
+        pages, free, size = (
+            open_.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+    return tasks, rows, (pages - free) * size
+
+
+def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
+    """(what, on cores alone, with GPUs): hours of cores or GPUs, dollars, bytes, rows."""
+    frames, windows = 28 * clips, 8 * clips
+    prices = {name: value for name, value in ASSUMED.items() if name.startswith("price")}
+    core, gpu = (
+        prices["price of a core (dollars an hour)"],
+        prices["price of a machine with one GPU and 8 cores (dollars an hour)"],
+    )
+    looks = clips * (m["probe a clip (s)"] + m["decode a clip, one pass for both nets (s)"]) / 3600
+    objects, actions = (
+        frames * m["objects: resnet101, an item (s)"] / 3600,
+        windows * m["actions: r3d_18, an item (s)"] / 3600,
+    )
+    steps = clips * CAPTIONS * EPOCHS / 64
+    training = steps * m["train a step of 64 videos (s)"] / 3600
+    neighbours = (clips / 1000) * (clips / 4000) * m["exact neighbours of 1,000 among 4,000 (s)"] / 3600
+    on_gpu = {
+        "objects": frames / ASSUMED["objects a GPU does in a second (frames, float16)"] / 3600,
+        "actions": windows / ASSUMED["actions a GPU does in a second (clips of 16 frames, float16)"] / 3600,
+        "training": steps / ASSUMED["training steps of 64 videos a GPU does in a second"] / 3600,
+        "neighbours": 2.0 * clips**2 * 512 / ASSUMED["exact neighbours on a GPU (float32 operations a second)"] / 3600,
+    }
+    extraction = max(looks / 8, on_gpu["objects"] + on_gpu["actions"])
+    machines = extraction + on_gpu["training"] + on_gpu["neighbours"]
+    cores = looks + objects + actions + training + neighbours
+    shards = clips / SHARD
+    rows = (shards + m["task runs of a pipeline"]) * m["database rows a task run"]
+    features = clips * m["bytes of a clip's features"]
+    storage = (features + clips * ASSUMED["bytes of a source clip"]) / 1e9
+    monthly = storage * ASSUMED["price of object storage (dollars a GB and month)"]
+    waits = "the 8 cores that decode" if looks / 8 > on_gpu["objects"] + on_gpu["actions"] else "the GPU"
+    return [
+        ("probe and decode", f"{looks:,.0f} core hours", f"{looks / 8:,.0f} h on the 8 cores of a machine"),
+        ("ResNet-101, 28 frames", f"{objects:,.0f} core hours", f"{on_gpu['objects']:,.1f} GPU hours"),
+        ("r3d_18, 8 clips of 16", f"{actions:,.0f} core hours", f"{on_gpu['actions']:,.1f} GPU hours"),
+        ("extraction on one machine", "", f"{extraction:,.0f} h; what it waits for: {waits}"),
+        (
+            f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions a clip",
+            f"{training:,.0f} core hours",
+            f"{on_gpu['training']:,.1f} GPU hours",
+        ),
+        ("exact neighbours", f"{neighbours:,.0f} core hours", f"{on_gpu['neighbours']:,.2f} GPU hours"),
+        (
+            "computing in all",
+            f"{cores:,.0f} core hours, ${cores * core:,.0f}",
+            f"{machines:,.0f} machine hours, ${machines * gpu:,.0f}",
+        ),
+        ("features", f"{features / 1e9:,.0f} GB in {clips / 1000 * m['files of 1,000 clips']:,.0f} files", ""),
+        ("features and sources on object storage", f"{storage / 1000:,.1f} TB, ${monthly:,.0f} a month", ""),
+        (f"task runs with runtime.shard={SHARD}", f"{shards + m['task runs of a pipeline']:,.0f}", ""),
+        ("the same with 64 videos a shard", f"{clips / 64 + m['task runs of a pipeline']:,.0f}", ""),
+        (
+            "database",
+            f"{rows:,.0f} rows, {rows / m['database rows a task run'] * m['database bytes a task run'] / 1e6:,.0f} MB",
+            "",
+        ),
+        (
+            "a look that finds nothing new",
+            f"{clips / 1e5 * m['plan with nothing to do, 100,000 clips (s)']:,.0f} s",
+            "",
+        ),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clips", type=int, default=1_000_000)
+    parser.add_argument("--quick", action="store_true", help="fewer clips to measure by")
+    parser.add_argument(
+        "--history", type=Path, help="a prefect.db that several runs have filled; else two runs are made"
+    )
+    chosen = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        measured = measure(Path(folder), chosen.quick, chosen.history)
+    print(f"Measured (CPU time of one core), in {time.monotonic() - began:.0f} s:\n")
+    print("| | |\n|---|---|")
+    for name, value in measured.items():
+        print(f"| {name} | {value:,.3g} |" if value < 1000 else f"| {name} | {value:,.0f} |")
+    print("\nAssumed, not measured:\n\n| | |\n|---|---|")
+    for name, value in ASSUMED.items():
+        print(f"| {name} | {value:,.6g} |")
+    print(f"\n{chosen.clips:,} clips of 15 s:\n\n| | cores alone | with one GPU a machine |\n|---|---|---|")
+    for row in estimate(chosen.clips, measured):
+        print(f"| {' | '.join(row)} |")
+
+
+if __name__ == "__main__":
+    main()

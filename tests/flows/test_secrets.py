@@ -1,0 +1,130 @@
+"""Keys and passwords of the environment: used, and never told, whatever fails; and nothing needs the rights of root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from storage.errors import UsageError
+from storage.feature_objects import Objects
+from tests.flows.test_end_to_end import TINY, command
+
+pytestmark = pytest.mark.xdist_group("longtake-command")
+KEY_ID, KEY, TOKEN, API_KEY, WORD = (f"marker{name}x9" for name in ("id", "key", "token", "api", "word"))
+UNTIL = ("--until", "extract_features")
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """An S3 that refuses everything and repeats what it was sent, as some do."""
+
+    def do_GET(self) -> None:
+        said = (
+            f"<Error><Code>SignatureDoesNotMatch</Code><Message>{self.path} {self.headers}</Message></Error>".encode()
+        )
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    do_PUT = do_HEAD = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def refusing_store() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AWS_"))}
+    return {**clean, "PREFECT_HOME": str(home), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}
+
+
+def tell(said: str, *folders: Path) -> list[str]:
+    """Where a secret stands: in what was said, or in any file of the folders."""
+    secrets = [secret.encode() for secret in (KEY, TOKEN, API_KEY, WORD)]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert files
+    found = [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
+    return found + (["what the command said"] if any(secret in said.encode() for secret in secrets) else [])
+
+
+def test_keys_are_in_no_log_result_or_database_when_the_store_refuses_them(world: Path, tmp_path: Path) -> None:
+    home, workspace = tmp_path / "prefect", tmp_path / "w"
+    with refusing_store() as address:
+        keys = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": TOKEN}
+        mine = environment(home, AWS_ENDPOINT_URL=address, AWS_REGION="eu-west-1", PREFECT_API_KEY=API_KEY, **keys)
+        arguments = command("run", TINY, "--data", world, "-w", workspace, *UNTIL, "--verbose")
+        bucket = ("--set", "runtime.feature_bucket=s3://bucket/prefix")
+        done = subprocess.run([*arguments, *bucket], env=mine, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 1 and "cannot read or write s3://bucket/prefix" in done.stderr, done.stderr
+    assert (home / "prefect.db").is_file()
+    assert tell(done.stdout + done.stderr, home, workspace) == []
+
+
+def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path: Path) -> None:
+    address = f"s3://{KEY_ID}:{WORD}@bucket/prefix"
+    with pytest.raises(UsageError) as refused:
+        Objects(address)
+    assert WORD not in str(refused.value) and "AWS_SECRET_ACCESS_KEY" in str(refused.value)
+    done = subprocess.run(
+        command("run", TINY, "--data", world, "-w", tmp_path / "w", "--set", f"runtime.feature_bucket={address}"),
+        env=environment(tmp_path / "prefect"),
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 2 and "must not carry a login" in done.stderr and WORD not in done.stderr
+
+
+def test_a_database_that_cannot_be_reached_is_told_without_its_password(world: Path, tmp_path: Path) -> None:
+    pytest.importorskip("asyncpg")
+    mine = environment(
+        tmp_path / "prefect",
+        PREFECT_SERVER_DATABASE_CONNECTION_URL=f"postgresql+asyncpg://prefect:{WORD}@127.0.0.1:1/prefect",
+    )
+    done = subprocess.run(
+        command("run", TINY, "--data", world, "-w", tmp_path / "w", *UNTIL),
+        env=mine,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 1 and "embedded server ended 3 times while it started" in done.stderr, done.stderr
+    assert tell(done.stdout + done.stderr, tmp_path / "prefect", tmp_path / "w") == []
+
+
+def unprivileged() -> list[str]:
+    """What to put before a command so that it has none of root's rights; nothing for who has none anyway."""
+    if os.getuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv (util-linux) to give up root's rights")
+    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+
+
+def test_a_run_with_its_server_needs_no_rights_of_root(world: Path, tmp_path: Path) -> None:
+    drop = unprivileged()
+    rights = subprocess.run([*drop, "cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    assert "CapEff:\t0000000000000000" in rights
+    done = subprocess.run(
+        [*drop, *command("run", TINY, "--data", world, "-w", tmp_path / "w", *UNTIL)],
+        env=environment(tmp_path / "prefect", HOME=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from models.decoders.words import WordLayer
 def compile_parts(model: nn.Module) -> int:
     """Compile what can be compiled of a model, in place, for batches of any size; the code is made at its first use. Returns
     how many parts there are."""
-    parts = [part for part in model.modules() if isinstance(part, WordLayer)]
+    parts: list[nn.Module] = [part for part in model.modules() if isinstance(part, WordLayer)]
     encoder = getattr(model, "encoder", None)
     if isinstance(encoder, nn.Module):
         parts.append(encoder)

@@ -101,7 +101,9 @@ def look_at(job: LookJob) -> Iterator[Event]:
     """The stream of one video. Only what concerns the whole file is raised; see the module's words. Where something is wrong
     that the probe did not see, the file is read through and looked at again: it may have been the disk."""
     for event in _look(job):
-        if isinstance(event, Missed) or (isinstance(event, End) and event.damaged and not job.probe.damaged):
+        if isinstance(event, Missed) and event.bad.kind != "segment_outside":
+            break
+        if isinstance(event, End) and event.damaged and not job.probe.damaged:
             break
         yield event
     else:

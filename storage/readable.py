@@ -4,6 +4,7 @@ Decoders take a failed read for the end of a file, or for damage. Only a plain r
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def read_through(path: Path) -> Iterator[None]:
     """Read a file to its end, a block a step. PassingFailure if its disk or network fails; whatever else is wrong with it
     is the file's own fault and for a decoder to tell."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return  # a pipe would wait for its other end
         with path.open("rb", buffering=0) as file:
             while file.read(_BLOCK):
                 yield

@@ -93,6 +93,7 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
         log.began, end = time.monotonic(), time.monotonic() + 60 * minutes
         trouble, done, wrong = Chaos(seed, log, took), [], 0
         choose, twice, gone = random.Random(seed), 0, 0
+        stack.callback(lambda: summary(log, done, wrong, gone, twice, reads.hits if reads else 0))
         while time.monotonic() < end:
             runner = choose.choice(["local", "dask"])
             one = pipeline(len(done) + 1, runner)
@@ -116,7 +117,7 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
             site.store.forget(f"p{one.number}-")
         site.stop()
         wait_until("the end of all processes", lambda: not family(mark), 60)
-    return summary(log, done, wrong, gone, twice, reads.hits if reads else 0)
+    return 1 if wrong or gone or not done else 0
 
 
 def runs_left(mark: str) -> list[Member]:
@@ -129,7 +130,8 @@ def compare(one: Pipeline, expected: Results, in_bucket: Results) -> list[str]:
     return differences(expected, results(one.workspace)) + [f"bucket: {line}" for line in there]
 
 
-def summary(log: Log, done: list[Pipeline], wrong: int, gone: int, twice: int, hits: int) -> int:
+def summary(log: Log, done: list[Pipeline], wrong: int, gone: int, twice: int, hits: int) -> None:
+    """What happened so far; printed too when the run is broken off."""
     counted, at_work = Counter(f.kind for f in log.faults), Counter(f.kind for f in log.faults if f.during)
     print(f"\n{'fault':<28} {'times':>6} {'at work':>8} {'no target':>10}")
     for kind in FAULTS:
@@ -143,7 +145,6 @@ def summary(log: Log, done: list[Pipeline], wrong: int, gone: int, twice: int, h
     print(f"published rows lost          {gone}")
     print(f"published rows made twice    {twice}")
     print(f"differences                  {wrong}")
-    return 1 if wrong or gone or not done else 0
 
 
 def main() -> int:

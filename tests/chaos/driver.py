@@ -175,4 +175,4 @@ def carry_out(pipeline: Pipeline, reads: Reads | None, disk: Disk | None, chaos:
             looked = time.monotonic()
         if time.monotonic() - began > PATIENCE:
             raise TimeoutError(f"pipeline {pipeline.number} is not done after {PATIENCE:.0f} s; see {site.place}")
-        time.sleep(0.1)
+        time.sleep(0.3)

@@ -16,6 +16,7 @@ from storage.errors import BadMedia, PassingFailure
 from storage.ledger import Ledger
 from storage.looks import End, Look, LookJob, Missed, StartOver, gather, look_at
 from storage.media import probe
+from storage.readable import read_through
 from storage.sampling import Uniform
 from tests.storage.clips import make_clip
 
@@ -88,3 +89,10 @@ def test_a_look_that_failed_for_a_moment_is_taken_again(
     assert StartOver(("few",)) in events and len(calls) == 2
     again = gather(events)["few"]
     assert (again.images == calm.images).all() and not again.damaged
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    assert list(read_through(tmp_path / "pipe.mp4")) == []
+    with pytest.raises(BadMedia, match="not a regular file"):
+        probe(tmp_path / "pipe.mp4")

@@ -51,10 +51,10 @@ class Log:
 
 class Chaos:
     """Draws faults and lets them happen, one after the other; each ends by itself. A pipeline that takes `pace` seconds in
-    peace gets about eight of them in that time: on a slow machine they must leave it as much room as on a fast one."""
+    peace gets about eight of them in that time, and never fewer than one in 40 s: a slow machine needs more room, within bounds."""
 
     def __init__(self, seed: int, log: Log, pace: float):
-        self._draw, self._log, self._gap = random.Random(seed), log, (pace / 40, pace / 5)
+        self._draw, self._log, self._gap = random.Random(seed), log, (min(pace / 40, 5.0), min(pace / 5, 40.0))
         self._order = count()
         self._heals: list[tuple[float, int, str, Callable[[], object]]] = []
         self._armed: tuple[str, Strike, float] | None = None

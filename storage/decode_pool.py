@@ -133,9 +133,11 @@ class DecodePool:
         is not used again."""
         message = ForkingPickler.dumps((function, job))
         worker = self._take()
+        begun = False
         try:
             worker.send(message)
-            what, value = worker.receive(START_SECONDS)  # to begin is no work of the video's
+            what, value = worker.receive(START_SECONDS)
+            begun = True
             while what in (Said.BEGUN, Said.PIECE):
                 if what is Said.PIECE and not put(value):
                     worker.kill()  # nobody waits for the rest
@@ -143,6 +145,10 @@ class DecodePool:
                 what, value = worker.receive(self.timeout)
         except TimeoutError:
             worker.kill()
+            if not begun:  # no fault of the video's
+                raise PassingFailure(
+                    f"a decoder process did not begin within {START_SECONDS:g} s; the machine is too busy: run the same command"
+                ) from None
             return BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
         except (EOFError, OSError):
             how = worker.how_it_ended()

@@ -51,7 +51,7 @@ class Log:
 
 class Chaos:
     """Draws faults and lets them happen, one after the other; each ends by itself. A pipeline that takes `pace` seconds in
-    peace gets about eight of them in that time, and never fewer than one in 40 s: a slow machine needs more room, within bounds."""
+    peace gets about eight of them in that time, and one in 40 s at least."""
 
     def __init__(self, seed: int, log: Log, pace: float):
         self._draw, self._log, self._gap = random.Random(seed), log, (min(pace / 40, 5.0), min(pace / 5, 40.0))

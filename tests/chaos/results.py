@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +13,8 @@ from storage.features import FeatureStore
 from storage.fingerprints import digest, digest_file
 from storage.workspace import read_done
 
+NOT_COMPARED = {"done.json", "report.html"}
+"""say when and how long each stage worked; of the first, the rest is compared"""
 Results = dict[str, str]
 """name of a result -> hash of its content"""
 
@@ -28,9 +29,10 @@ def results(workspace: Path) -> Results:
         if done is None:
             found[name] = "not finished"
             continue
-        found[name] = digest(replace(done.ref, count=0).to_json(), done.ref.count, done.ingredients, done.files)
+        sizes = {file: size for file, size in done.files.items() if file not in NOT_COMPARED}
+        found[name] = digest(done.ref.to_json(), done.ingredients, sorted(done.files), sizes)
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.name != "done.json" and TEMP_MARK not in path.name:
+            if path.is_file() and path.name not in NOT_COMPARED and TEMP_MARK not in path.name:
                 found[f"{name}/{path.relative_to(folder)}"] = digest_file(path)
     for store in feature_stores(workspace):
         found[f"features/{store.path.parent.name}/{store.path.name}"] = _rows(store)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKSPACE ?= longtake-workspace
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-service lint format bench clean
+.PHONY: help demo test test-slow test-service chaos lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | awk -F: '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,6 +24,11 @@ test-slow: $(VENV)/.installed-dev  ## the long checks: kills at random moments o
 test-service: $(VENV)/.installed-dev  ## Prefect on Postgres and Redis (Debian: apt-get install postgresql redis-server)
 	$(PIP_INSTALL) -e '.[dev,service]'
 	$(BIN)/python -m pytest -q -s -m service
+
+MINUTES ?= 20
+chaos: $(VENV)/.installed-dev  ## the pipeline under faults of all kinds, for MINUTES=20, SEED=... to have the same ones again
+	$(PIP_INSTALL) -e '.[dev,service]'
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.installed-dev  ## ruff, mypy and the import contract
 	$(BIN)/ruff check .

@@ -1,4 +1,5 @@
-"""Decoding in processes that may die: a native crash or a hang costs one video, never the run.
+"""Decoding in processes that may die: a native crash or a hang costs one video, never the run. It costs the video only if it
+happens twice and the file can be read: a process that somebody killed, or a disk that did not answer, says nothing of it.
 
 One thread here feeds each worker (decode_worker.py), so answers arrive while the caller computes. At most `ahead` jobs are
 begun and not yet handed out, and a stream waits once `PIECES` pieces of it are: memory is bounded."""
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from storage.decode_worker import Said, Worker
-from storage.errors import BadMedia, StorageError
+from storage.decode_worker import START_SECONDS, Said, Worker
+from storage.errors import BadMedia, PassingFailure, StorageError
+from storage.readable import read_through
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -61,14 +64,20 @@ class DecodePool:
         """Each job with its answer, in the order of the jobs. A BadMedia that the function raises, a crash and a hang
         are answers too; any other exception is raised here, the job named in a note. `function` must be importable."""
         for job, answers in self.stream(partial(_once, function), jobs):
-            (answer,) = answers
+            answer, *_ = answers  # who dies after the answer has given it
             yield job, answer
 
     def stream(
-        self, function: Callable[[Job], Iterator[Answer]], jobs: Iterable[Job]
+        self,
+        function: Callable[[Job], Iterator[Answer]],
+        jobs: Iterable[Job],
+        over: Callable[[Job], Answer] | None = None,
     ) -> Iterator[tuple[Job, Iterator[Answer | BadMedia]]]:
         """Each job with the pieces that the function yields for it, in the order of the jobs; take them all before the
-        next job. Where it fails as in `run`, a BadMedia is the last piece. `timeout` counts for each piece."""
+        next job. Where it fails as in `run`, a BadMedia is the last piece. `timeout` counts for each piece.
+
+        A job whose process died or hung is begun once more. `over` makes the piece that tells that those before are
+        void; without it, a job of which pieces have come is not begun again."""
         if not self.workers:
             for job in jobs:
                 yield job, _pieces_here(function, job)
@@ -81,7 +90,7 @@ class DecodePool:
             for job in islice(coming, self.ahead - len(pending)):
                 pieces = _Pieces(self._closed)
                 pending.append((job, pieces))
-                self._threads.submit(self._feed, function, job, pieces)  # type: ignore[union-attr]
+                self._threads.submit(self._feed, function, job, pieces, over)  # type: ignore[union-attr]
 
         coming = iter(jobs)
         try:
@@ -95,36 +104,71 @@ class DecodePool:
             for _, pieces in pending:
                 pieces.give_up()
 
-    def _feed(self, function: Callable[[Job], Iterator[Answer]], job: Job, pieces: _Pieces) -> None:
-        """Give one job to an idle worker and pass on what it answers; a worker that failed is not used again."""
+    def _feed(
+        self,
+        function: Callable[[Job], Iterator[Answer]],
+        job: Job,
+        pieces: _Pieces,
+        over: Callable[[Job], Answer] | None,
+    ) -> None:
+        """Have one job done by a worker and pass on what it answers; a second time if the first worker failed."""
         try:
-            message = ForkingPickler.dumps((function, job))
-            worker = self._take()
+            bad = self._attempt(function, job, pieces.put)
+            if bad is not None and (over is not None or not pieces.begun):
+                self._make_sure_of(job)
+                if over is not None and pieces.begun:
+                    pieces.put(over(job))
+                bad = self._attempt(function, job, pieces.put)
         except Exception as error:  # the caller's thread raises it
             pieces.put(_Raise(error))
             return
+        if bad is not None:
+            pieces.put(bad)
+        pieces.put(_END)
+
+    def _attempt(
+        self, function: Callable[[Any], Iterator[Any]], job: Any, put: Callable[[Any], bool]
+    ) -> BadMedia | None:
+        """Give one job to an idle worker and pass on what it answers; BadMedia if the worker died or hung. Such a worker
+        is not used again."""
+        message = ForkingPickler.dumps((function, job))
+        worker = self._take()
+        begun = False
         try:
             worker.send(message)
-            while True:
-                what, value = worker.receive(self.timeout)
-                if what is not Said.PIECE:
-                    break
-                if not pieces.put(value):
+            what, value = worker.receive(START_SECONDS)
+            begun = True
+            while what in (Said.BEGUN, Said.PIECE):
+                if what is Said.PIECE and not put(value):
                     worker.kill()  # nobody waits for the rest
-                    return
+                    return None
+                what, value = worker.receive(self.timeout)
         except TimeoutError:
             worker.kill()
-            pieces.put(
-                BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
-            )
+            if not begun:  # no fault of the video's
+                raise PassingFailure(
+                    f"a decoder process did not begin within {START_SECONDS:g} s; the machine is too busy: run the same command"
+                ) from None
+            return BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
         except (EOFError, OSError):
             how = worker.how_it_ended()
-            pieces.put(BadMedia("crashed", f"{job}: the decoder process died ({how}); convert the file"))
-        else:
-            self._idle.put(worker)
-            if what is Said.ERROR:
-                pieces.put(value if isinstance(value, BadMedia) else _Raise(_named(value, function, job)))
-        pieces.put(_END)
+            return BadMedia("crashed", f"{job}: the decoder process died ({how}); convert the file")
+        self._idle.put(worker)
+        if what is Said.ERROR:
+            if not isinstance(value, BadMedia):
+                raise _named(value, function, job)
+            put(value)
+        return None
+
+    def _make_sure_of(self, job: Any) -> None:
+        """That the job's file can be read, in a process of its own, because reading may hang as well."""
+        path = job if isinstance(job, Path) else getattr(job, "path", None)
+        if path is None or self._attempt(read_through, path, lambda _: True) is None:
+            return
+        raise PassingFailure(
+            f"cannot read {path}: no answer within {self.timeout:g} s; check the disk or network that it lies on, then run "
+            "the same command"
+        )
 
     def _take(self) -> Worker:
         try:
@@ -161,12 +205,15 @@ class _Pieces:
         self._queue: queue.Queue[Any] = queue.Queue(PIECES)
         self._closed = closed
         self._given_up = False
+        self.begun = False
+        """whether a piece has come"""
 
     def put(self, piece: Any) -> bool:
         """Wait for room; False if nobody wants the pieces any more."""
         while not self._given_up and not self._closed.is_set():
             try:
                 self._queue.put(piece, timeout=0.2)
+                self.begun = True
                 return True
             except queue.Full:
                 continue

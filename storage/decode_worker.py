@@ -41,6 +41,8 @@ serve(handle, parent)
 class Said(Enum):
     """What a worker says."""
 
+    BEGUN = 0
+    """the job is understood, which the first time takes the import of all it needs"""
     PIECE = 1
     ERROR = 2
     END = 3
@@ -80,7 +82,7 @@ class Worker:
         self._connection.send_bytes(message)
 
     def receive(self, timeout: float) -> tuple[Said, Any]:
-        """A piece, an exception or the end; TimeoutError or EOFError if neither comes."""
+        """What it says next; TimeoutError or EOFError if nothing comes."""
         if not self._connection.poll(timeout):
             raise TimeoutError
         return self._connection.recv()
@@ -120,6 +122,7 @@ def serve(handle: int, parent: int) -> None:
             return
         try:
             function, job = ForkingPickler.loads(message)
+            connection.send_bytes(ForkingPickler.dumps((Said.BEGUN, None)))
             for piece in function(job):
                 connection.send_bytes(ForkingPickler.dumps((Said.PIECE, piece)))
             reply: bytes | memoryview = ForkingPickler.dumps((Said.END, None))

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from storage.errors import StorageError, UsageError
+from storage.errors import PassingFailure, StorageError, UsageError
 from storage.plain_text import has_login, without_login
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-RETRY: dict[str, Any] = {"max_retries": 8, "retry_timeout": timedelta(minutes=3)}
+# obstore's own pauses between tries are so short that ten of them are over within 2 s: less than a store takes to restart.
+_PAUSES = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=8), "base": 2}
+RETRY: dict[str, Any] = {"max_retries": 12, "retry_timeout": timedelta(minutes=3), "backoff": _PAUSES}
 _ANSWERED, _BEGINNING = re.compile(r".*?status code: \d+ [A-Za-z -]*"), re.compile(r"[^<]{0,300}")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
@@ -98,15 +100,17 @@ class Objects:
 
     @contextmanager
     def _reaching(self, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        from obstore.exceptions import BaseError
+        from obstore.exceptions import BaseError, GenericError
 
         try:
             yield
         except but:
             raise
         except (BaseError, OSError) as error:
+            # Anything but a clear answer: the store or the way to it, which may be there again in a while.
+            kind = PassingFailure if isinstance(error, GenericError) else StorageError
             # `from None`: what the store answered may repeat what it was sent, keys included, and tracebacks go into logs
-            raise StorageError(
+            raise kind(
                 f"cannot read or write {self.url}: {_reason(error)}; check the bucket's name, AWS_ACCESS_KEY_ID, "
                 "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, then run the same command: what was copied stays"
             ) from None

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import StorageError
+from storage.errors import StorageError, may_pass
 from storage.fingerprints import digest_file
+from storage.readable import unreadable
 
 _SCHEMA = """
 create table if not exists files (
@@ -73,7 +74,8 @@ class Ledger:
     def fingerprint(
         self, root: Path, sources: Iterable[str], progress: Callable[[int, int], None] | None = None
     ) -> dict[str, str | None]:
-        """Content hash of every source below root (None: not readable). Unchanged files cost a stat each."""
+        """Content hash of every source below root (None: not readable). Unchanged files cost a stat each. PassingFailure if a
+        disk or network fails: a file that cannot be read for a moment must not look like one that is gone."""
         with self._open() as db:
             rows = db.execute("select source, size, mtime, inode, key from files where root = ?", (str(root),))
             known = {row[0]: row[1:] for row in rows}
@@ -82,7 +84,8 @@ class Ledger:
             for source in sources:
                 try:
                     stat = (root / source).stat()
-                except OSError:
+                except OSError as error:
+                    _must_stay(root / source, error)
                     keys[source] = None
                     continue
                 seen = known.get(source)
@@ -104,7 +107,8 @@ class Ledger:
         def hashed(item: tuple[str, os.stat_result]) -> str | None:
             try:
                 return digest_file(root / item[0])
-            except OSError:
+            except OSError as error:
+                _must_stay(root / item[0], error)
                 return None
 
         with ThreadPoolExecutor(4) as pool:
@@ -180,6 +184,12 @@ class Ledger:
     def forget_failures(self, extractor_key: str) -> None:
         with self._open() as db:
             db.execute("delete from failures where extractor_key = ?", (extractor_key,))
+
+
+def _must_stay(path: Path, error: OSError) -> None:
+    """Only what stays is a reason to leave a file out."""
+    if may_pass(error):
+        raise unreadable(path, error) from error
 
 
 def _set_up(db: sqlite3.Connection) -> None:

@@ -20,6 +20,7 @@ from storage.errors import BadMedia
 from storage.log_mel import FRAMES, HOP, RATE, stream_patches
 from storage.media import SAME_MOMENT, Probe, Sampled, open_reader, scale_picture, timeline
 from storage.pictures import Fit, fit_picture
+from storage.readable import read_through
 from storage.readers import DecordFailed, Picture
 from storage.sampling import Indices, Sampling, Seconds, choose_frames
 
@@ -97,7 +98,28 @@ class LookJob:
 
 
 def look_at(job: LookJob) -> Iterator[Event]:
-    """The stream of one video. Only what concerns the whole file is raised; see the module's words."""
+    """The stream of one video. Only what concerns the whole file is raised; see the module's words. Where something is wrong
+    that the probe did not see, the file is read through and looked at again: it may have been the disk."""
+    for event in _look(job):
+        if isinstance(event, Missed) and event.bad.kind != "segment_outside":
+            break
+        if isinstance(event, End) and event.damaged and not job.probe.damaged:
+            break
+        yield event
+    else:
+        return
+    for _ in read_through(job.path):
+        yield Tick()
+    yield start_over(job)
+    yield from _look(job)
+
+
+def start_over(job: LookJob) -> StartOver:
+    """What tells that all of a job's pieces so far are void."""
+    return StartOver(tuple(job.looks))
+
+
+def _look(job: LookJob) -> Iterator[Event]:
     seen = {name: look for name, look in job.looks.items() if isinstance(look, Look)}
     damaged = job.probe.damaged
     if seen:

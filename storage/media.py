@@ -6,6 +6,7 @@ other frames than the count promised, the video is planned again on what is real
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from PIL import Image
 from storage.containers import MIN_SIDE, open_media, picture_format, read_header, video_stream
 from storage.errors import BadMedia
 from storage.jumps import EXACT, JUMP_FRAMES, JumpReader
+from storage.readable import read_through
 from storage.readers import DecordFailed, DecordReader, Picture, PictureReader, PyavReader, Reader, seconds
 from storage.sampling import Indices, Seconds
 
@@ -95,7 +97,19 @@ class _Packets:
 
 
 def probe(path: Path) -> Probe:
-    """Look at a file: every packet is read, the first frame is decoded. BadMedia says why it cannot be used."""
+    """Look at a file: every packet is read, the first frame is decoded. BadMedia says why it cannot be used. A file with
+    something wrong is read through and looked at again, lest a failing disk be taken for a damaged file."""
+    try:
+        found = _probe(path)
+        if not found.damaged:
+            return found
+    except BadMedia:
+        pass  # the second look says what is wrong
+    deque(read_through(path), maxlen=0)
+    return _probe(path)
+
+
+def _probe(path: Path) -> Probe:
     kind = picture_format(read_header(path))
     if kind is not None:
         return _probe_picture(path, kind)

@@ -122,7 +122,7 @@ def extract_features(
         for name, source in sources.items()
         if source.extracted
     }
-    _extract(work, options, catalogue, {name: rows for name, rows in owed.items() if rows}, tagger)
+    made = _extract(work, options, catalogue, {name: rows for name, rows in owed.items() if rows}, tagger)
     for name in owed:
         store = FeatureStore.open(work.workspace.features / sources[name].store)
         mirror = mirror_of(store, work.runtime)
@@ -134,8 +134,7 @@ def extract_features(
     write_parquet(work.folder / "rows.parquet", rows)
     write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
     write_json(work.folder / "features.json", {name: _about(work, source) for name, source in sources.items()})
-    figures = {name: len(rows) for name, rows in owed.items() if rows}
-    return Made(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": figures})
+    return Made(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": made})
 
 
 def _owed(
@@ -163,10 +162,12 @@ def _extract(
     catalogue: Catalogue,
     owed: dict[str, dict[str, str]],
     tagger: ArtifactRef | None,
-) -> None:
-    """Everything that is owed, shard by shard; failures are noted as they come, so that they are not tried again."""
+) -> dict[str, int]:
+    """Everything that is owed, shard by shard: feature -> how many rows were made. Failures are noted as they come, so that
+    they are not tried again."""
+    made = {name: len(rows) for name, rows in owed.items()}
     if not owed:
-        return
+        return made
     sources: dict[str, Source] = work.memo
     ids = [id for id in catalogue.usable_keys if any(id in rows for rows in owed.values())]
 
@@ -201,9 +202,11 @@ def _extract(
         for outcome in run_shards(shards(), work.runtime):
             shown[f"extracting {outcome.feature}"].advance()
             if outcome.bad is not None:
+                made[outcome.feature] -= 1
                 reason = nameless(outcome.bad.reason, catalogue.path_of(outcome.id))
                 key = owed[outcome.feature][outcome.id]
                 work.ledger.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
+    return {name: count for name, count in made.items() if count}
 
 
 def _settle(work: Work, catalogue: Catalogue, sources: dict[str, Source]) -> tuple[pa.Table, list[Problem]]:

@@ -21,7 +21,7 @@ from models.backbones.zoo import UnknownOutput, check_output
 from storage.decode_pool import DecodePool
 from storage.errors import BadInput, BadMedia
 from storage.feature_writing import SegmentWriter
-from storage.looks import End, Listen, Look, LookJob, Missed, Piece, StartOver, look_at
+from storage.looks import End, Listen, Look, LookJob, Missed, Piece, StartOver, look_at, start_over
 from storage.media import Probe
 from tasks.nets import Net
 from tasks.runtime import Runtime
@@ -86,7 +86,7 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
 
     bad: list[tuple[Video, BadMedia]] = []
     with DecodePool(runtime.decoders, runtime.decode_timeout) as pool:
-        for _, events in pool.stream(look_at, jobs()):
+        for _, events in pool.stream(look_at, jobs(), start_over):
             video = good.popleft()
             owing = [station for station in stations if station.owes(video.id)]
             for event in events:

@@ -29,7 +29,7 @@ def find_cuts(work: Work, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, 
         DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool,
     ):
         before = 0.0
-        streams = pool.stream(watch_cuts, [ShotJob(*files[content]) for content in todo])
+        streams = pool.stream(watch_cuts, [ShotJob(*files[content]) for content in todo], lambda _: Seen(0.0))
         for content, length, (job, pieces) in zip(todo, lengths, streams, strict=True):
             for piece in pieces:
                 match piece:

@@ -9,7 +9,7 @@ from storage.catalogue import Catalogue
 from storage.decode_pool import DecodePool
 from storage.errors import BadMedia
 from storage.ledger import Probed
-from storage.looks import WHOLE, Event, Look, LookJob, gather, look_at
+from storage.looks import WHOLE, Event, Look, LookJob, gather, look_at, start_over
 from storage.media import Probe, Sampled
 from storage.pictures import Fit
 from storage.sampling import Sampling
@@ -56,7 +56,7 @@ def read_frames(
                 yield LookJob(catalogue.path_of(id), looks, catalogue.records[id].segment, probe)
 
     with DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool:
-        for _, events in pool.stream(look_at, jobs()):
+        for _, events in pool.stream(look_at, jobs(), start_over):
             yield good.popleft(), _gathered(events)
     yield from bad
 

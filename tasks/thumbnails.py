@@ -10,7 +10,7 @@ from PIL import Image
 
 from storage.decode_pool import DecodePool
 from storage.errors import BadMedia
-from storage.looks import Look, LookJob, gather, look_at
+from storage.looks import Look, LookJob, gather, look_at, start_over
 from storage.media import probe
 from storage.pictures import Fit
 from storage.readers import Picture
@@ -33,9 +33,8 @@ def thumbnails(path: Path, count: int, runtime: Runtime, short: int = 120) -> li
         (known,) = (answer for _, answer in pool.run(probe, [path]))
         if isinstance(known, BadMedia):
             raise known
-        ((_, events),) = (
-            (job, list(pieces)) for job, pieces in pool.stream(look_at, [LookJob(path, {"seen": look}, None, known)])
-        )
+        streams = pool.stream(look_at, [LookJob(path, {"seen": look}, None, known)], start_over)
+        ((_, events),) = ((job, list(pieces)) for job, pieces in streams)
     seen = gather(events)["seen"]
     return [Thumbnail(float(time), _jpeg(image)) for image, time in zip(seen.images[:, 0], seen.pts, strict=True)]
 

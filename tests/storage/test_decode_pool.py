@@ -15,7 +15,7 @@ import pytest
 
 from storage import decode_pool
 from storage.decode_pool import DecodePool
-from storage.errors import BadMedia
+from storage.errors import BadMedia, PassingFailure
 from storage.looks import Look, LookJob, gather, look_at
 from storage.media import probe
 from storage.pictures import Fit
@@ -59,6 +59,29 @@ def slowly(job: str) -> Iterator[int]:
         yield n
 
 
+def dies_at_first(job: Path) -> str:
+    """Killed the first time, as by a system that is short of memory."""
+    if not job.with_suffix(".tried").exists():
+        job.with_suffix(".tried").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def stream_that_dies_at_first(job: Path) -> Iterator[int]:
+    yield from range(2)
+    dies_at_first(job)
+    yield 2
+
+
+def minus_one(job: Path) -> int:
+    return -1
+
+
+def hangs_when_read(job: Path) -> Iterator[None]:
+    time.sleep(60)
+    yield
+
+
 def odd_error(job: str) -> None:
     class LocalError(Exception):
         pass
@@ -94,11 +117,28 @@ def test_a_crash_and_a_bad_file_cost_one_job_each(pool: DecodePool) -> None:
     assert [answers[job] for job in "abc"] == ["a done", "b done", "c done"]
 
 
+def test_a_decoder_that_was_killed_once_costs_nothing(pool: DecodePool, tmp_path: Path) -> None:
+    jobs = [tmp_path / "a", tmp_path / "b"]
+    assert list(pool.run(dies_at_first, jobs)) == [(job, "done") for job in jobs]
+    jobs = [tmp_path / "c"]
+    streams = pool.stream(stream_that_dies_at_first, jobs, minus_one)
+    assert [list(pieces) for _, pieces in streams] == [[0, 1, -1, 0, 1, 2]], "and what came before is void"
+
+
+def test_a_disk_that_does_not_answer_is_no_fault_of_the_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_pool, "read_through", hangs_when_read)
+    with (
+        DecodePool(1, timeout=1.0) as pool,
+        pytest.raises(PassingFailure, match=r"clip: no answer within 1 s; check the d"),
+    ):
+        list(pool.run(forever, [tmp_path / "clip"]))
+
+
 def test_a_hang_ends_at_the_timeout_and_the_rest_goes_on() -> None:
     with DecodePool(1, timeout=1.0) as pool:
         started = time.monotonic()
         answers = dict(pool.run(act, ["a", "hang", "b"]))
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 55
     hang = answers["hang"]
     assert isinstance(hang, BadMedia) and hang.kind == "timeout" and "within 1 s" in hang.reason
     assert answers["b"] == "b done"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from storage import feature_objects, feature_segments, feature_upkeep
-from storage.errors import Mismatch, MissingFeatures, StorageError, UsageError
+from storage.errors import Mismatch, MissingFeatures, PassingFailure, StorageError, UsageError
 from storage.feature_import import import_features, imports
 from storage.feature_objects import Objects
 from storage.feature_remote import RemoteFeatures
 from storage.feature_segments import segment_names
 from storage.features import FeatureStore
+from tests.chaos.network import Network
+from tests.flows.test_service import free_port
 from tests.storage.feature_mirrors import NAME, mirror, remote_segments
 from tests.storage.feature_rows import D, all_right, features, make
 
@@ -233,14 +236,25 @@ def test_a_damaged_remote_store_or_index_is_named(tmp_path, url):
 def test_a_place_that_cannot_be_reached_says_what_to_check(tmp_path, url, monkeypatch):
     monkeypatch.setattr(feature_objects, "RETRY", {"max_retries": 0})
     store = make(tmp_path / "a", 1)
-    with pytest.raises(StorageError, match=r"no-such-bucket/x: .*check the bucket's name, AWS_ACCESS_KEY_ID"):
+    with pytest.raises(StorageError, match=r"no-such-bucket/x: .*check the bucket's name, AWS_ACCESS_KEY_ID") as caught:
         mirror("s3://no-such-bucket/x", store).push()
+    assert not isinstance(caught.value, PassingFailure), "an answer: trying again does not help"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(StorageError, match="AWS_ENDPOINT_URL, then run the same command"):
+    with pytest.raises(PassingFailure, match="AWS_ENDPOINT_URL, then run the same command"):
         mirror(url, store).pull()
     for wrong in ("ftp://host/x", "bucket/x"):
         with pytest.raises(UsageError, match="give s3://bucket/prefix"):
             RemoteFeatures(wrong)
+
+
+def test_a_store_that_restarts_is_waited_for(s3_server, url, monkeypatch):
+    """Nobody listens for 5 s: longer than a dozen of the client's own tries take."""
+    target, (host, port) = Objects(url), ("127.0.0.1", free_port())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    away = Objects(url)
+    back = threading.Timer(5.0, lambda: Network(int(s3_server.rpartition(":")[2]), port))
+    back.start()
+    assert away.create("a", b"there") and target.get("a") == b"there"
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):

@@ -115,7 +115,7 @@ def test_a_look_does_not_depend_on_the_looks_beside_it(tmp_path: Path) -> None:
     early = Look(Uniform(frames=2), module.WHOLE)
     late = Look(EveryNth(stride=7), module.WHOLE)
     alone = gather(look_at(LookJob(path, {"early": early}, (0.0, 1.0), promised)))["early"]
-    events = list(look_at(LookJob(path, {"early": early, "late": late}, None, promised)))
+    events = list(module._look(LookJob(path, {"early": early, "late": late}, None, promised)))
     assert [event.looks for event in events if isinstance(event, StartOver)] == [("early", "late")], (
         "both reach too far"
     )
@@ -123,7 +123,7 @@ def test_a_look_does_not_depend_on_the_looks_beside_it(tmp_path: Path) -> None:
     assert not any(isinstance(event, StartOver) for event in near)
     assert np.array_equal(gather(near)["early"].images, alone.images)
     first = Look(EveryNth(stride=60), module.WHOLE)
-    events = list(look_at(LookJob(path, {"first": first, "late": late}, None, promised)))
+    events = list(module._look(LookJob(path, {"first": first, "late": late}, None, promised)))
     assert [event.looks for event in events if isinstance(event, StartOver)] == [("late",)], "the first frame is there"
     assert read_numbers(gather(events)["first"].images) == [0]
 

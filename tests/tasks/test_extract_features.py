@@ -125,7 +125,7 @@ def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
     monkeypatch.setattr(extraction, "look_at", look_badly)
     job.carry_out()
     rows = read_rows(job.work().folder)["scene"]
-    assert len(rows) == 17
+    assert len(rows) == extracted(job) == 17
     (problem,) = gather_problems(job.workspace, [job.ref])
     assert problem.kind == "crashed" and problem.item not in rows and "SIGSEGV" in problem.reason
     monkeypatch.setattr(extraction, "look_at", look_at)

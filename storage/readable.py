@@ -1,0 +1,36 @@
+"""A file gave trouble: was it the file, or the disk that it lies on?
+
+Decoders take a failed read for the end of a file, or for damage. Only a plain read tells which it was."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.errors import PassingFailure, may_pass
+
+_BLOCK = 16 * 2**20
+
+
+def read_through(path: Path) -> Iterator[None]:
+    """Read a file to its end, a block a step. PassingFailure if its disk or network fails; whatever else is wrong with it
+    is the file's own fault and for a decoder to tell."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return  # a pipe would wait for its other end
+        with path.open("rb", buffering=0) as file:
+            while file.read(_BLOCK):
+                yield
+    except OSError as error:
+        if may_pass(error):
+            raise unreadable(path, error) from error
+    except ValueError:  # no name that a file can have
+        return
+
+
+def unreadable(path: Path, error: OSError) -> PassingFailure:
+    return PassingFailure(
+        f"cannot read {path}: {error.strerror or error}; check the disk or network that it lies on, then run the same "
+        "command. If this file alone stays unreadable, take it out of the folder"
+    )

@@ -29,7 +29,7 @@ from pydantic import Field, field_validator
 from storage.atomic import TEMP_MARK, sync_folder, write_bytes, write_json, write_jsonl
 from storage.datasets.dataset import Dataset, DatasetName
 from storage.datasets.demo_draw import SOUND_RATE, draw_frames, draw_sound
-from storage.datasets.demo_scene import Clip, plan_world
+from storage.datasets.demo_scene import DETAIL_SHARE, Clip, plan_world
 from storage.datasets.folder import FolderOptions, read_folder
 from storage.errors import BadInput, explained
 from storage.options import Options
@@ -65,6 +65,8 @@ class DemoOptions(Options):
     """The least and the largest part of a clip that its event takes. Below a half, events can miss the middle of their clips."""
     captions: int = Field(default=10, ge=1, le=100)
     """Captions of each clip."""
+    detail_share: float = Field(default=DETAIL_SHARE, ge=0, le=0.7)
+    """Part of the captions that speak of the small detail in the corner, where there is one."""
 
     @field_validator("size")
     @classmethod
@@ -88,7 +90,7 @@ class DemoOptions(Options):
     def plan(self) -> list[Clip]:
         """Every clip of this world, not yet drawn."""
         counts: dict[Split, int] = {"train": self.train, "val": self.val, "test": self.test}
-        return plan_world(self.seed, counts, self.frames, self.captions, self.event)
+        return plan_world(self.seed, counts, self.frames, self.captions, self.event, self.detail_share)
 
 
 def read_demo(options: DemoOptions, root: Path) -> Dataset:

@@ -27,6 +27,7 @@ CORNERS = ((0.12, 0.12), (0.88, 0.12), (0.12, 0.88), (0.88, 0.88))
 TWIN_EVERY = 5  # one scene in five is drawn twice, so a third of all clips has a near-twin
 LAZY_SHARE = 0.2
 WRONG_SHARE = 0.1
+DETAIL_SHARE = 0.3
 
 Triple = tuple[str, str, str]
 Kind = Literal["good", "lazy", "wrong"]
@@ -85,15 +86,20 @@ class Clip:
 
 
 def plan_world(
-    seed: int, counts: Mapping[Split, int], frames: int, captions: int, event: tuple[float, float]
+    seed: int,
+    counts: Mapping[Split, int],
+    frames: int,
+    captions: int,
+    event: tuple[float, float],
+    detail_share: float = DETAIL_SHARE,
 ) -> list[Clip]:
     """All clips in their order; an event takes a part of its clip between the two of `event`. A clip does not change when
-    only the counts grow."""
+    only the counts grow, and its pixels do not change with `detail_share`, the part of captions that speak of a detail."""
     triples = split_triples(seed)
     return [
         clip
         for split in SPLITS
-        for clip in _plan_split(seed, split, triples[split], counts[split], frames, captions, event)
+        for clip in _plan_split(seed, split, triples[split], counts[split], frames, captions, event, detail_share)
     ]
 
 
@@ -128,6 +134,7 @@ def _plan_split(
     frames: int,
     captions: int,
     event: tuple[float, float],
+    detail_share: float,
 ) -> list[Clip]:
     clips: list[Clip] = []
     n = 0
@@ -140,7 +147,7 @@ def _plan_split(
             pair = [(scene, differs), (_other(rng, scene, differs), differs)]
         ids = [f"{split}-{len(clips) + i + 1:04d}" for i in range(len(pair))]
         for i, (one, differs_in) in enumerate(pair):
-            told = tell(random.Random(f"{seed}/captions/{ids[i]}"), one, captions)
+            told = tell(random.Random(f"{seed}/captions/{ids[i]}"), one, captions, detail_share)
             twin = ids[1 - i] if len(pair) == 2 else None
             clips.append(Clip(ids[i], split, one, told, twin, differs_in))
         n += 1
@@ -239,7 +246,7 @@ _LAZY = (
 )
 
 
-def tell(rng: random.Random, scene: Scene, count: int) -> tuple[Told, ...]:
+def tell(rng: random.Random, scene: Scene, count: int, detail_share: float = DETAIL_SHARE) -> tuple[Told, ...]:
     """`count` captions of a scene in a fixed order, all different as long as the grammar allows."""
     lazy, wrong = (int(count * share + rng.random()) for share in (LAZY_SHARE, WRONG_SHARE))
     planned: dict[Kind, int] = {"lazy": lazy, "wrong": wrong, "good": count}
@@ -249,7 +256,7 @@ def tell(rng: random.Random, scene: Scene, count: int) -> tuple[Told, ...]:
     for kind in kinds:
         for _ in range(20):
             seen = _mistaken(rng, scene) if kind == "wrong" else scene
-            text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, seen)
+            text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, seen, detail_share)
             if all(text != earlier.text for earlier in told):
                 break
         told.append(Told(text, kind))
@@ -266,7 +273,7 @@ def _mistaken(rng: random.Random, scene: Scene) -> Scene:
     return replace(scene, action=rng.choice([x for x in ACTIONS if x != scene.action and possible(scene.shape, x)]))
 
 
-def _sentence(rng: random.Random, scene: Scene) -> str:
+def _sentence(rng: random.Random, scene: Scene, detail_share: float) -> str:
     words = [scene.colour, _usual(rng, _SHAPE_WORDS[scene.shape])]
     if rng.random() < 0.5:
         words.insert(0, _usual(rng, _SIZE_WORDS[scene.size]))
@@ -274,17 +281,17 @@ def _sentence(rng: random.Random, scene: Scene) -> str:
     one = f"an {subject}" if subject[0] in "aeiou" else f"a {subject}"
     does, doing = _ACTION_WORDS[scene.action][0 if rng.random() < 0.65 else 1]
     sentence = rng.choice(_SENTENCES).format(one=one, subject=subject, does=does, doing=doing)
-    return f"{sentence} {_tail(rng, scene)}".strip()
+    return f"{sentence} {_tail(rng, scene, detail_share)}".strip()
 
 
-def _tail(rng: random.Random, scene: Scene) -> str:
-    """Three captions in ten end with the detail, three with the sound, if there is one; fewer notice silence."""
+def _tail(rng: random.Random, scene: Scene, detail_share: float) -> str:
+    """`detail_share` of the captions end with the detail, three in ten with the sound, if there is one; fewer notice silence."""
     chance = rng.random()
-    if chance < 0.3 and scene.detail != "none":
-        return rng.choice(_DETAIL_TAILS).format(thing=scene.detail)
-    if 0.3 <= chance < 0.6 and scene.sound != "none":
+    if chance < detail_share:
+        return "" if scene.detail == "none" else rng.choice(_DETAIL_TAILS).format(thing=scene.detail)
+    if chance < detail_share + 0.3 and scene.sound != "none":
         return rng.choice(_SOUND_TAILS).format(thing=_usual(rng, _SOUND_WORDS[scene.sound]))
-    if 0.3 <= chance < 0.45 and scene.sound == "none":
+    if chance < detail_share + 0.15 and scene.sound == "none":
         return rng.choice(_SILENT_TAILS)
     return ""
 

@@ -264,6 +264,18 @@ def test_two_captions_in_ten_are_lazy_and_one_is_wrong():
     assert five.count("wrong") / len(five) == pytest.approx(0.1, abs=0.02)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+def test_a_world_can_speak_more_often_of_details_without_another_pixel(share):
+    plan = DemoOptions(detail_share=share).plan()
+    assert [clip.scene for clip in plan] == [clip.scene for clip in PLAN]
+    told = [t.text for c in plan for t in c.captions if t.kind != "lazy" and c.scene.detail != "none"]
+    assert np.mean(["white" in text for text in told]) == pytest.approx(share, abs=0.03)
+    heard = [t.text for c in plan for t in c.captions if t.kind != "lazy" and c.scene.sound != "none"]
+    assert np.mean([bool(set(text.split()) & {"hum", "beep", "noise"}) for text in heard]) == pytest.approx(
+        0.3, abs=0.03
+    )
+
+
 def test_good_captions_are_true_and_wrong_ones_err_once():
     for clip in PLAN:
         scene = clip.scene

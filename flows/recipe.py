@@ -310,8 +310,10 @@ def _below(schema: dict[str, Any], node: dict[str, Any], step: str) -> dict[str,
         return {"$ref": node["discriminator"]["mapping"][step]}
     if step in node.get("properties", {}):
         return node["properties"][step]
-    extra = node.get("additionalProperties")
-    return extra if isinstance(extra, dict) else {}
+    for named in (node.get("additionalProperties"), *node.get("patternProperties", {}).values()):
+        if isinstance(named, dict):
+            return named
+    return {}
 
 
 def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _PAUSES = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=8), "base": 2}
 RETRY: dict[str, Any] = {"max_retries": 12, "retry_timeout": timedelta(minutes=3), "backoff": _PAUSES}
 _ANSWERED, _BEGINNING = re.compile(r".*?status code: \d+ [A-Za-z -]*"), re.compile(r"[^<]{0,300}")
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d")  # not 'too slow' and 'too many', which pass
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -108,7 +109,8 @@ class Objects:
             raise
         except (BaseError, OSError) as error:
             # Anything but a clear answer: the store or the way to it, which may be there again in a while.
-            kind = PassingFailure if isinstance(error, GenericError) else StorageError
+            unclear = isinstance(error, GenericError) and not _REFUSED.search(str(error))
+            kind = PassingFailure if unclear else StorageError
             # `from None`: what the store answered may repeat what it was sent, keys included, and tracebacks go into logs
             raise kind(
                 f"cannot read or write {self.url}: {_reason(error)}; check the bucket's name, AWS_ACCESS_KEY_ID, "

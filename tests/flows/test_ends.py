@@ -65,6 +65,7 @@ def training(environment: dict[str, str], world: Path, workspace: Path) -> Itera
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_command_takes_its_server_along_and_the_next_one_notes_the_crash(world: Path, tmp_path: Path) -> None:
     home = tmp_path / "prefect"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import UsageError
+from storage.errors import PassingFailure, StorageError, UsageError
 from storage.feature_objects import Objects
 from tests.flows.test_end_to_end import TINY, command
 
@@ -73,6 +73,17 @@ def test_keys_are_in_no_log_result_or_database_when_the_store_refuses_them(world
     assert done.returncode == 1 and "cannot read or write s3://bucket/prefix" in done.stderr, done.stderr
     assert (home / "prefect.db").is_file()
     assert tell(done.stdout + done.stderr, home, workspace) == []
+
+
+def test_a_store_that_refuses_a_key_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refusing_store() as address:
+        for name, value in {"ENDPOINT_URL": address, "REGION": "eu-west-1", "ACCESS_KEY_ID": KEY_ID}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+        with pytest.raises(StorageError, match="cannot read or write") as refused:
+            Objects("s3://bucket/prefix").folders("x")
+    assert not isinstance(refused.value, PassingFailure), "it has answered: trying again does not help"
+    assert KEY not in str(refused.value)
 
 
 def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path: Path) -> None:

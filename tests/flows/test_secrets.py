@@ -101,6 +101,7 @@ def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path
     assert done.returncode == 2 and "must not carry a login" in done.stderr and WORD not in done.stderr
 
 
+@pytest.mark.slow  # an embedded server is started three times
 def test_a_database_that_cannot_be_reached_is_told_without_its_password(world: Path, tmp_path: Path) -> None:
     pytest.importorskip("asyncpg")
     mine = environment(

@@ -48,7 +48,7 @@ def configure(*, verbose: bool = False) -> None:
 def started() -> Iterator[None]:
     """The API is there. Two runs that start at once on a new database would both migrate it, so one waits."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+    from prefect.settings import PREFECT_API_KEY, PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
     from flows.dashboard import running_api
 
@@ -67,6 +67,8 @@ def started() -> Iterator[None]:
         notes.mkdir(parents=True, exist_ok=True)
         lock = (home / "longtake-start.lock").open("a")
     with ExitStack() as held:
+        # A key is for another server: with one, Prefect tells its events to a cloud, and task runs never reach this one.
+        held.enter_context(temporary_settings(restore_defaults={PREFECT_API_KEY}))
         _look_after_server(notes, held)
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

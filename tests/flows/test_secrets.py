@@ -72,7 +72,9 @@ def test_keys_are_in_no_log_result_or_database_when_the_store_refuses_them(world
         done = subprocess.run([*arguments, *bucket], env=mine, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 1 and "cannot read or write s3://bucket/prefix" in done.stderr, done.stderr
     assert (home / "prefect.db").is_file()
-    assert "may be incomplete" not in done.stdout + done.stderr, "a key for another server keeps task runs from this one"
+    assert "may be incomplete" not in done.stdout + done.stderr, (
+        "a key for another server keeps task runs from this one"
+    )
     assert tell(done.stdout + done.stderr, home, workspace) == []
 
 

@@ -78,7 +78,9 @@ def phrase_bonus(
 ) -> NDArray[np.float64]:
     """What eq. 10 adds to the sentence's reward: N captions -> (N, width), 0 behind their ends."""
     match = index.match(captions, video_of)
-    idf = np.where(match.rows >= 0, index.idf[match.rows], np.nan)
+    known = match.rows >= 0  # none, where no reference has a word
+    idf = np.full(match.rows.shape, np.nan)
+    idf[known] = index.idf[match.rows[known]]
     index.frequencies.fill_idf(match.grams.keys, idf)
     return _bonus(
         *match.grams, match.rows, idf, tfidf_norms(match.grams, idf), captions.tokens, captions.starts, match.videos,

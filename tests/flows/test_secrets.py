@@ -131,6 +131,7 @@ def unprivileged() -> list[str]:
     return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 
 
+@pytest.mark.slow
 def test_a_run_with_its_server_needs_no_rights_of_root(world: Path, tmp_path: Path) -> None:
     drop = unprivileged()
     rights = subprocess.run([*drop, "cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout

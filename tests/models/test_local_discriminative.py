@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -98,6 +98,7 @@ def rows(captions: list[list[int]], width: int) -> torch.Tensor:
 
 
 @settings(max_examples=60, deadline=None)
+@example([[[]], [[]]], [[4]], LocalOptions(), False)
 @given(VIDEOS, st.lists(WORDS, min_size=1, max_size=4), st.sampled_from([LOW, LITERAL, LocalOptions()]), st.booleans())
 def test_the_kernel_is_the_equation(
     videos: list[list[list[int]]], said: list[list[int]], options: LocalOptions, unseen: bool

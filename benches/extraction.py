@@ -12,14 +12,15 @@ and for each:
 - the extract stage: everything, from files to rows on disk
 - the kind loop: one extractor after the other, one video after the other: decode it once, make the chosen frames ready with PIL,
   run them in batches of 1, save one .npy a video. It decodes in place and makes ready only what it needs
-- video_features (heavy only): the loop as v-iashin/video_features (commit a2f61b7) runs it, its defaults kept except for how many
+- video_features: the loop as v-iashin/video_features (commit a2f61b7) runs it, its defaults kept except for how many
   frames, asked for by its own options so that both sides run the nets equally often:
-  frames (models/_base/base_framewise_extractor.py, utils/io.py), extraction_total=16 batch_size=1: re-encode the video to another
-  rate with ffmpeg, open the result twice and read it, timm's transforms by PIL on each frame, one frame a pass;
+  frames (models/_base/base_framewise_extractor.py, utils/io.py), extraction_total=16 or 8, batch_size=1: re-encode the video to
+  another rate with ffmpeg, open the result twice and read it, timm's transforms by PIL on each frame, one frame a pass;
   stacks (models/r21d/extract_r21d.py), stack_size=16 step_size=32, with r3d_18 in place of its r2plus1d_18: read the whole video
   and its sound, scale and normalise all frames in float32, one stack a pass.
   Its OpenCV and torchvision.io are PyAV here. Left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s. It
   starts Python once an extractor, which is not counted. Both loops run the nets as their libraries give them, in float32
+- video_features in bfloat16 (where the stage's nets are compiled to that): the same with torch's autocast, not offered by it
 All take turns; a ratio is the median over the turns. Loading and compiling the nets is left out everywhere. On a machine that
 does other work at the same time the ratios of CPU time say more: they count all work, hidden behind other work or not.
 """
@@ -120,8 +121,11 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
     features = SETTINGS[setting]
     print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}", flush=True)
     loops: dict[str, Work] = {"kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()])}
-    if setting == "heavy":
-        loops["video_features"] = lambda _: timed(lambda: [frames_loop(data), stacks_loop(data)])
+    loops["video_features"] = lambda _: timed(lambda: video_features(data, features))
+    if "bfloat16" in ways:
+        loops["video_features in bfloat16"] = lambda _: timed(
+            lambda: in_bfloat16(lambda: video_features(data, features))
+        )
     work = dict(loops)
     for feature in features.values():
         plain(feature)
@@ -244,8 +248,13 @@ def _plain(net_name: str, output: str) -> Callable[[torch.Tensor], torch.Tensor]
         net = torchvision.models.video.r3d_18().eval()
         net.fc = torch.nn.Identity()
         return net
-    net = timm.create_model(net_name.removeprefix("timm:"), num_classes=0).eval()
+    net = _timm_net(net_name)
     return net.forward_features if output == "grid" else net
+
+
+@lru_cache
+def _timm_net(name: str) -> torch.nn.Module:
+    return timm.create_model(name.removeprefix("timm:"), num_classes=0).eval()
 
 
 def fitted(frame: np.ndarray, pictures: Pictures) -> np.ndarray:
@@ -260,28 +269,40 @@ def fitted(frame: np.ndarray, pictures: Pictures) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + pictures.crop[0], top + pictures.crop[1])))
 
 
+def video_features(data: Path, features: dict[str, BackboneFeature]) -> None:
+    for feature in features.values():
+        frames = SAMPLING[feature.sampling]
+        frames_loop(data, feature, frames.frames) if isinstance(frames, Uniform) else stacks_loop(data)
+
+
+def in_bfloat16(work: Callable[[], object]) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        work()
+
+
 @torch.no_grad()
-def frames_loop(data: Path) -> None:
-    """ResNet-50 on 16 frames a video, as video_features does it."""
-    net = plain(SETTINGS["heavy"]["frames"])
-    config = timm.data.resolve_data_config({}, model=net)
+def frames_loop(data: Path, feature: BackboneFeature, count: int) -> None:
+    """A net for images on some frames of each video, as video_features does it."""
+    net = plain(feature)
+    config = timm.data.resolve_data_config({}, model=_timm_net(feature.net))
     ready: Callable[[Image.Image], torch.Tensor] = timm.data.create_transform(**config)
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
             again = Path(folder) / f"{path.stem}_new_fps.mp4"
             with av.open(str(path)) as container:
                 stream = container.streams.video[0]
-                rate = 16 * float(stream.average_rate or 25) / stream.frames
+                rate = count * float(stream.average_rate or 25) / stream.frames
             command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-loglevel", "panic", "-y", "-i", str(path)]
             subprocess.run([*command, "-filter:v", f"fps=fps={rate}", str(again)], check=True)
             with av.open(str(again)) as container:  # it looks whether the first frame is there
                 next(container.decode(video=0))
-            rows: list[list[float]] = []
+            rows = []
             with av.open(str(again)) as container:
-                for frame in islice(container.decode(video=0), 16):
-                    rows += net(ready(Image.fromarray(frame.to_ndarray(format="rgb24"))).unsqueeze(0)).tolist()
+                for frame in islice(container.decode(video=0), count):
+                    image = ready(Image.fromarray(frame.to_ndarray(format="rgb24")))
+                    rows.append(net(image.unsqueeze(0)).float().numpy())
             again.unlink()
-            np.save(Path(folder) / f"{path.stem}.npy", np.array(rows))
+            np.save(Path(folder) / f"{path.stem}.npy", np.concatenate(rows))
 
 
 @torch.no_grad()
@@ -298,10 +319,10 @@ def stacks_loop(data: Path) -> None:
             pixels = torch.from_numpy(np.stack(frames)).permute(3, 0, 1, 2).to(torch.float32) / 255
             pixels = torch.nn.functional.interpolate(pixels, size=(128, 171), mode="bilinear", align_corners=False)
             pixels = ((pixels - mean) / std)[..., 8:120, 30:142]
-            rows: list[list[float]] = []
+            rows = []
             for start in range(0, pixels.shape[1] - 15, 32):
-                rows += net(pixels[None, :, start : start + 16]).tolist()
-            np.save(Path(folder) / f"{path.stem}.npy", np.array(rows))
+                rows.append(net(pixels[None, :, start : start + 16]).float().numpy())
+            np.save(Path(folder) / f"{path.stem}.npy", np.concatenate(rows))
 
 
 def timed(work: Callable[[], object]) -> Taken:

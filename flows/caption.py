@@ -11,6 +11,7 @@ from flows.captions import Captioner
 from storage.caption_formats import as_row
 from storage.shots import ShotOptions
 from tasks.caption_files import WindowOptions
+from tasks.lost_console import outlive_console
 from tasks.prefect_task import run_stage
 from tasks.stage import Job
 
@@ -34,6 +35,7 @@ def caption_flow(
         windows: Cut videos into windows of so many seconds.
         shots: Cut videos at their shot changes.
     """
+    outlive_console()
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots else None
     found = Captioner.open(workspace, run, carry=_carry).caption(files, cut, n_best)
     problems = [{"file": p.item, "kind": p.kind, "reason": p.reason} for p in shown_problems(found.problems)]

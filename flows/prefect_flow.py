@@ -17,6 +17,7 @@ from flows.plan import Plan
 from flows.refresh import Refreshed, look_for_news, refresh
 from flows.run import Outcome, run_plan, title_of
 from storage.workspace import Workspace
+from tasks.lost_console import outlive_console
 from tasks.pretrained import fetch_weights
 
 StageName = Annotated[str, Field(json_schema_extra={"enum": [stage.name for stage in STAGES]})]
@@ -122,6 +123,7 @@ def refresh_flow(
         settings: Recipe values to change, such as runtime.decoders=4.
         retrain_after: How many videos must have come, changed or gone since the last training for a new one.
     """
+    outlive_console()
     space = Workspace.open(workspace)
     placed = placed_recipe(space, recipe, settings or [], data, kind)
     fetch_weights(placed.features.values())
@@ -146,6 +148,7 @@ def _plan(
     force: list[str] | None = None,
 ) -> Plan:
     """The plan from a flow's parameters; without `until`, up to the trained captioner."""
+    outlive_console()
     space = Workspace.open(workspace)
     placed: Any = placed_recipe(space, recipe, settings or [], data, kind)
     fetch_weights(placed.features.values())

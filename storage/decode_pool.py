@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -28,6 +29,8 @@ Answer = TypeVar("Answer")
 
 PIECES = 8
 """How many pieces of a stream may wait to be taken."""
+STARTS = 3
+"""How often a process is started that is killed before it is ready."""
 
 
 class DecodePool:
@@ -175,6 +178,12 @@ class DecodePool:
             return self._idle.get_nowait()
         except queue.Empty:
             pass
+        for _ in range(STARTS - 1):
+            with suppress(PassingFailure):
+                return self._start()
+        return self._start()
+
+    def _start(self) -> Worker:
         with self._lock:
             if self._closed.is_set():
                 raise StorageError("the decode pool was closed while it worked; run the same command again")

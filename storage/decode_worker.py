@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from storage.errors import BadMedia, StorageError
+from storage.errors import BadMedia, PassingFailure, StorageError
 
 MEMORY = 6 * 2**30
 """Bytes of address space for a decoder: a file of a few kB can claim frames without end."""
@@ -66,13 +66,16 @@ class Worker:
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self) -> None:
-        """A process that does not start is our fault, not the video's."""
+        """A process that does not start is our fault, not the video's. One that was killed may start the next time."""
         try:
             if self._connection.poll(START_SECONDS):
                 self._connection.recv()
                 return
         except (EOFError, OSError):
-            pass
+            if (how := self.how_it_ended()).startswith("SIG"):
+                raise PassingFailure(
+                    f"a decoder process was ended by {how} as it started, for want of memory perhaps; run the same command"
+                ) from None
         self.kill()
         self._complaints.seek(0)
         words = self._complaints.read().decode(errors="replace").strip().splitlines() or [self.how_it_ended()]

@@ -31,6 +31,7 @@ from prefect.task_runners import TaskRunner
 
 from storage.errors import LongtakeError, UsageError
 from tasks.extraction import Outcome
+from tasks.lost_console import outlive_console
 from tasks.runtime import Runtime
 from tasks.shards import Shard, run_shard
 
@@ -99,6 +100,7 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[Outcom
 def extract_shard(shard: Shard, title: str) -> list[Outcome]:
     """One shard in a worker, with one outcome for each row it owes: also for those that an earlier try, whose worker was
     lost, left in the stores."""
+    outlive_console()
     outcomes = run_shard(shard)
     told = {(outcome.feature, outcome.id) for outcome in outcomes}
     return outcomes + [

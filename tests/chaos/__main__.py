@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -72,7 +72,7 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
         reads = disturbed_reads(place, world / "videos", log)
         site = Site(place, mark, reads.environment if reads else {})
         os.environ.update(site.bucket)  # for what this process reads from the bucket
-        stack.callback(site.stop)
+        stack.callback(put_away, site)
         site.start()
         log.say(f"Postgres, Redis, Prefect, an object store: up; seed {seed}; logs in {place}")
         spaces = disk.root if disk else place
@@ -118,6 +118,14 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
         site.stop()
         wait_until("the end of all processes", lambda: not family(mark), 60)
     return 1 if wrong or gone or not done else 0
+
+
+def put_away(site: Site) -> None:
+    """Stop everything, runs too that are still at work if we were broken off."""
+    site.stop()
+    for member in family(site.mark):
+        with suppress(ProcessLookupError):
+            os.kill(member.pid, signal.SIGKILL)
 
 
 def runs_left(mark: str) -> list[Member]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +15,10 @@ from storage.features import FeatureStore
 from storage.fingerprints import digest, digest_file
 from storage.workspace import read_done
 
-NOT_COMPARED = {"done.json", "report.html"}
-"""say when and how long each stage worked; of the first, the rest is compared"""
+SAY_TIMES = {"done.json", "report.html"}
+"""say when and how long each stage worked; the rest of each is compared"""
+TIMES = re.compile(rb'<time .*?</time>|<section id="stages".*?</section>', re.DOTALL)
+"""what a report says of times: when it was made, and its table of stages"""
 Results = dict[str, str]
 """name of a result -> hash of its content"""
 
@@ -29,11 +33,13 @@ def results(workspace: Path) -> Results:
         if done is None:
             found[name] = "not finished"
             continue
-        sizes = {file: size for file, size in done.files.items() if file not in NOT_COMPARED}
+        sizes = {file: size for file, size in done.files.items() if file not in SAY_TIMES}
         found[name] = digest(done.ref.to_json(), done.ingredients, sorted(done.files), sizes)
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.name not in NOT_COMPARED and TEMP_MARK not in path.name:
-                found[f"{name}/{path.relative_to(folder)}"] = digest_file(path)
+            if path.is_file() and path.name != "done.json" and TEMP_MARK not in path.name:
+                found[f"{name}/{path.relative_to(folder)}"] = (
+                    _page(path) if path.name in SAY_TIMES else digest_file(path)
+                )
     for store in feature_stores(workspace):
         found[f"features/{store.path.parent.name}/{store.path.name}"] = _rows(store)
     return found
@@ -48,6 +54,10 @@ def results_of_bucket(url: str) -> Results:
             remote.mirror(name, Path(folder) / name).pull()
             found[f"features/{name}"] = _rows(FeatureStore.open(Path(folder) / name))
     return found
+
+
+def _page(path: Path) -> str:
+    return hashlib.sha256(TIMES.sub(b"", path.read_bytes())).hexdigest()
 
 
 def _rows(store: FeatureStore) -> str:

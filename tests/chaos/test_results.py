@@ -52,6 +52,20 @@ def test_a_changed_byte_of_a_file_is_reported(tmp_path: Path) -> None:
     assert line.startswith("seed/abc/weights.bin: ") and " instead of " in line
 
 
+def test_of_a_report_all_but_its_times_is_compared(tmp_path: Path) -> None:
+    def page(name: str, when: str, caption: str) -> Results:
+        place = finished(tmp_path / name)
+        stages = f'<section id="stages">{when}</section>'
+        html = f'<time datetime="{when}">{when}</time><p>{caption}</p>{stages}<section id="recipe">seed</section>'
+        (place / "artifacts" / "seed" / "abc" / "report.html").write_text(html)
+        return results(place)
+
+    first = page("one", "now", "a dog")
+    assert differences(first, page("two", "later", "a dog")) == []
+    (line,) = differences(first, page("three", "now", "a cat"))
+    assert line.startswith("seed/abc/report.html: ")
+
+
 def test_a_changed_byte_of_a_feature_is_reported(tmp_path: Path) -> None:
     place = finished(tmp_path / "w")
     before = results(place)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import decode_pool
+from storage import decode_pool, decode_worker
 from storage.decode_pool import DecodePool
 from storage.errors import BadMedia, PassingFailure
 from storage.looks import Look, LookJob, gather, look_at
@@ -123,6 +123,30 @@ def test_a_decoder_that_was_killed_once_costs_nothing(pool: DecodePool, tmp_path
     jobs = [tmp_path / "c"]
     streams = pool.stream(stream_that_dies_at_first, jobs, minus_one)
     assert [list(pieces) for _, pieces in streams] == [[0, 1, -1, 0, 1, 2]], "and what came before is void"
+
+
+@pytest.mark.parametrize("kills", [2, 99])
+def test_a_decoder_that_is_killed_as_it_starts_is_started_again(
+    kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = tmp_path / "starts"
+    count.touch()
+    dies = f"""
+import os
+with open({str(count)!r}, "r+") as file:
+    number = len(file.read())
+    file.write("x")
+if number < {kills}:
+    os.kill(os.getpid(), 9)
+"""
+    monkeypatch.setattr(decode_worker, "_PROGRAM", dies + decode_worker._PROGRAM)
+    with DecodePool(1, timeout=30) as pool:
+        if kills == 2:
+            assert list(pool.run(act, ["a"])) == [("a", "a done")]
+        else:
+            with pytest.raises(PassingFailure, match="ended by SIGKILL as it started"):
+                list(pool.run(act, ["a"]))
+    assert len(count.read_text()) == 3
 
 
 def test_a_disk_that_does_not_answer_is_no_fault_of_the_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

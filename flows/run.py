@@ -13,6 +13,7 @@ from rich.markup import escape
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan, Step
 from flows.recipe import Recipe, recipe_text
+from storage.errors import StorageError
 from storage.records import Problem
 from storage.results import read_scores
 from storage.runs import RunRecord, load_runs, new_run_id, save_run
@@ -146,8 +147,11 @@ def run_plan(plan: Plan, title: str, tell: Callable[[], None] | None = None) -> 
             show_outcome(outcome, _last_scored(plan))
             if tell:
                 tell()
-    except BaseException:
-        save_run(plan.workspace, replace(run, state="failed", finished_at=_now()))
+    except BaseException as error:
+        try:
+            save_run(plan.workspace, replace(run, state="failed", finished_at=_now()))
+        except StorageError as second:  # a full disk fails both; what the run failed by is the news
+            error.add_note(f"nor can the run be noted as failed: {second}")
         raise
     return finish(outcome, plan.workspace)
 

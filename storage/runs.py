@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from storage.atomic import write_json
-from storage.errors import StorageError
+from storage.errors import StorageError, explained
 from storage.workspace import Workspace
 
 
@@ -45,7 +45,9 @@ def new_run_id() -> str:
 
 def save_run(workspace: Workspace, run: RunRecord) -> None:
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", run.recipe_name).strip(".-") or "run"
-    write_json(workspace.root / "runs" / folder / f"{run.id}.json", asdict(run))
+    path = workspace.root / "runs" / folder / f"{run.id}.json"
+    with explained(path):
+        write_json(path, asdict(run))
 
 
 def load_runs(workspace: Workspace) -> list[RunRecord]:

@@ -32,6 +32,8 @@ from tests.tasks.process_family import Member, family
 HERE = Path(__file__).parent
 RECIPE = HERE / "chaos.yaml"
 DISK = "size=64m"
+RUNNERS = ["dask", "local"]
+"""of the pipelines, in turn"""
 
 
 def small_disk(place: Path, stack: ExitStack, log: Log) -> Disk | None:
@@ -80,7 +82,7 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
 
         def pipeline(number: int, runner: str) -> Pipeline:
             settings = [f"runtime.feature_bucket=s3://bucket/p{number}-", f"runtime.runner={runner}"]
-            return Pipeline(number, site, deployment, spaces / f"w{number}", settings, log)
+            return Pipeline(number, site, deployment, spaces / f"w{number}", runner, settings, log)
 
         calm = pipeline(0, "local")
         took = carry_out(calm, reads, disk, None)
@@ -92,12 +94,11 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
 
         log.began, end = time.monotonic(), time.monotonic() + 60 * minutes
         trouble, done, wrong = Chaos(seed, log, took), [], 0
-        choose, twice, gone = random.Random(seed), 0, 0
+        twice, gone = 0, 0
         stack.callback(lambda: summary(log, done, wrong, gone, twice, reads.hits if reads else 0))
         while time.monotonic() < end:
-            runner = choose.choice(["local", "dask"])
-            one = pipeline(len(done) + 1, runner)
-            log.say(f"pipeline {one.number} ({runner})")
+            one = pipeline(len(done) + 1, RUNNERS[len(done) % len(RUNNERS)])
+            log.say(f"pipeline {one.number} ({one.runner})")
             took = carry_out(one, reads, disk, trouble)
             trouble.heal(float("inf"))
             wait_until("the end of its other runs", lambda: not runs_left(mark))

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests.chaos.faults import FAULTS, Disk, Reads, Scene, Strike, look_around
+from tests.chaos.faults import FAULTS, OF_CLUSTER, Disk, Reads, Scene, Strike, look_around
 from tests.chaos.results import rows_of
 from tests.chaos.services import Site
 
@@ -51,21 +51,20 @@ class Log:
 
 class Chaos:
     """Draws faults and lets them happen, one after the other; each ends by itself. A pipeline that takes `pace` seconds in
-    peace gets about eight of them in that time, and one in 40 s at least."""
+    peace gets about eight of them in that time, and one in 40 s at least. They are drawn like cards, so that every kind comes."""
 
     def __init__(self, seed: int, log: Log, pace: float):
         self._draw, self._log, self._gap = random.Random(seed), log, (min(pace / 40, 5.0), min(pace / 5, 40.0))
-        self._order = count()
+        self._order, self._deck = count(), list[str]()
         self._heals: list[tuple[float, int, str, Callable[[], object]]] = []
         self._armed: tuple[str, Strike, float] | None = None
         self._next = time.monotonic() + self._draw.uniform(*self._gap)
 
-    def tick(self, scene: Scene, pipeline: int) -> None:
+    def tick(self, scene: Scene, pipeline: Pipeline) -> None:
         now = time.monotonic()
         self.heal(now)
         if self._armed is None and now >= self._next:
-            kinds = list(FAULTS)
-            kind = self._draw.choices(kinds, [FAULTS[kind][0] for kind in kinds])[0]
+            kind = self._next_kind(pipeline)
             self._armed = (kind, FAULTS[kind][1], now + ARMED)
         if self._armed is None or any(kind == self._armed[0] for _, _, kind, _ in self._heals):
             return
@@ -74,7 +73,7 @@ class Chaos:
         struck = strike(scene, self._draw)
         if struck is not None:
             self._log.say(f"  fault: {struck.words}; during {during or 'no run'}")
-            self._log.faults.append(Fault(kind, now, pipeline, during))
+            self._log.faults.append(Fault(kind, now, pipeline.number, during))
             if struck.heal is not None:
                 heapq.heappush(self._heals, (now + struck.seconds, next(self._order), kind, struck.heal))
         elif now < until:
@@ -82,6 +81,17 @@ class Chaos:
         else:
             self._log.missed[kind] += 1
         self._armed, self._next = None, now + self._draw.uniform(*self._gap)
+
+    def _next_kind(self, pipeline: Pipeline) -> str:
+        """The topmost card that is of any use here."""
+        while True:
+            for kind in self._deck:
+                if kind not in OF_CLUSTER or pipeline.runner != "local":
+                    self._deck.remove(kind)
+                    return kind
+            fresh = [kind for kind, (times, _) in FAULTS.items() for _ in range(times)]
+            self._draw.shuffle(fresh)
+            self._deck += fresh
 
     def heal(self, now: float) -> None:
         """End the faults whose time is up; with infinity, all."""
@@ -98,6 +108,7 @@ class Pipeline:
     site: Site
     deployment: str
     workspace: Path
+    runner: str
     settings: list[str]
     log: Log
     runs: list[str] = field(default_factory=list)
@@ -169,7 +180,7 @@ def carry_out(pipeline: Pipeline, reads: Reads | None, disk: Disk | None, chaos:
         if pipeline.tick(scene):
             return time.monotonic() - began
         if chaos is not None:
-            chaos.tick(scene, pipeline.number)
+            chaos.tick(scene, pipeline)
         if time.monotonic() > looked + 2:
             pipeline.watch_rows()
             looked = time.monotonic()

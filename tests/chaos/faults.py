@@ -99,9 +99,10 @@ class Scene:
 
     @property
     def cluster(self) -> list[Member]:
-        """Dask's workers that are in the middle of a shard."""
+        """Dask's workers: those in the middle of a shard, if there are any."""
+        workers = [member for member in self.members if member.is_worker]
         parents = {member.parent for member in self.decoders}
-        return [member for member in self.members if member.is_worker and member.pid in parents]
+        return [member for member in workers if member.pid in parents] or workers
 
 
 def look_around(
@@ -247,3 +248,5 @@ FAULTS: dict[str, tuple[int, Strike]] = {
     "reads hang": (2, disturb_reads("h", "hang", 45)),
 }
 """kind -> how often it is drawn, against the others, and what it does"""
+OF_CLUSTER = {"Dask worker killed"}
+"""kinds that only pipelines on a cluster know"""

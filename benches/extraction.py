@@ -1,9 +1,9 @@
 """How close extraction comes to the bare nets, and how far it is ahead of a loop over videos.
 
-    python benches/extraction.py [--clips 24] [--seconds 3] [--threads 1] [--turns 3] [--compiled no float32 bfloat16]
-                                [--only heavy]
+    python benches/extraction.py [--clips 24] [--seconds 3] [--size 320 240] [--threads 1] [--turns 3]
+                                [--compiled no float32 bfloat16] [--only heavy]
 
-Drawn clips of 320 x 240, nets with seeded weights, in three settings of two extractors each:
+Drawn clips, nets with seeded weights, in three settings of two extractors each:
 - heavy: ResNet-50 on 16 frames a clip and r3d_18 on 2 clips of 16 frames; on a CPU the nets are nearly all of the work
 - one net: a ResNet-50's pooled feature and its grid averaged over time, as VRE wants them; here they share a forward pass
 - light: two small nets on 8 frames a clip, so that decoding weighs as much as it does where a GPU runs the nets
@@ -16,8 +16,8 @@ and for each:
   frames, asked for by its own options so that both sides run the nets equally often:
   frames (models/_base/base_framewise_extractor.py, utils/io.py), extraction_total=16 or 8, batch_size=1: re-encode the video to
   another rate with ffmpeg, open the result twice and read it, timm's transforms by PIL on each frame, one frame a pass;
-  stacks (models/r21d/extract_r21d.py), stack_size=16 step_size=32, with r3d_18 in place of its r2plus1d_18: read the whole video
-  and its sound, scale and normalise all frames in float32, one stack a pass.
+  stacks (models/r21d/extract_r21d.py), stack_size=16 and step_size so that there are 2, with r3d_18 in place of its r2plus1d_18:
+  read the whole video and its sound, scale and normalise all frames in float32, one stack a pass.
   Its OpenCV and torchvision.io are PyAV here. Left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s. It
   starts Python once an extractor, which is not counted. Both loops run the nets as their libraries give them, in float32
 - video_features in bfloat16 (where the stage's nets are compiled to that): the same with torch's autocast, not offered by it
@@ -102,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clips", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--size", type=int, nargs=2, default=(320, 240), help="width and height")
     parser.add_argument("--threads", type=int, default=1, help="of torch; decoding has processes of its own")
     parser.add_argument("--turns", type=int, default=3)
     ways = ["no", "float32", "bfloat16"]
@@ -110,9 +111,10 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     runtime = Runtime(threads=chosen.threads, device="cpu")
-    print(f"{chosen.clips} clips of {chosen.seconds:g} s, {chosen.threads} thread(s)")
+    width, height = chosen.size
+    print(f"{chosen.clips} clips of {chosen.seconds:g} s, {width} x {height}, {chosen.threads} thread(s)")
     with tempfile.TemporaryDirectory() as folder:
-        data = draw(Path(folder) / "data", chosen.clips, chosen.seconds)
+        data = draw(Path(folder) / "data", chosen.clips, chosen.seconds, width, height)
         for name in chosen.only:
             compare(name, chosen.compiled, data, Path(folder), runtime, chosen.turns)
 
@@ -165,13 +167,13 @@ def ratio(times: dict[str, list[Taken]], above: str, below: str) -> str:
     return f"{median(a.wall / b.wall for a, b in pairs):5.2f} {median(a.cpu / b.cpu for a, b in pairs):5.2f}"
 
 
-def draw(folder: Path, count: int, seconds: float) -> Path:
+def draw(folder: Path, count: int, seconds: float, width: int, height: int) -> Path:
     """Clips of moving gradients with some noise."""
     (folder / "videos").mkdir(parents=True)
-    y, x = np.mgrid[:240, :320]
+    y, x = np.mgrid[:height, :width]
     for n in range(count):
         rng = np.random.default_rng(n)
-        noise = rng.integers(0, 25, (240, 320, 3))
+        noise = rng.integers(0, 25, (height, width, 3))
         frames = [
             np.stack([(x + 4 * t + 30 * n) % 256, (y + 3 * t) % 256, (x + y + 20 * n) % 256], -1) // 2 + noise
             for t in range(int(seconds * 25))
@@ -320,7 +322,8 @@ def stacks_loop(data: Path) -> None:
             pixels = torch.nn.functional.interpolate(pixels, size=(128, 171), mode="bilinear", align_corners=False)
             pixels = ((pixels - mean) / std)[..., 8:120, 30:142]
             rows = []
-            for start in range(0, pixels.shape[1] - 15, 32):
+            starts = range(pixels.shape[1] - 15)
+            for start in starts[:: -(-len(starts) // 2)]:  # its step_size such that there are 2
                 rows.append(net(pixels[None, :, start : start + 16]).float().numpy())
             np.save(Path(folder) / f"{path.stem}.npy", np.concatenate(rows))
 

@@ -29,7 +29,7 @@ from prefect.futures import PrefectFuture
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.task_runners import TaskRunner
 
-from storage.errors import LongtakeError, UsageError
+from storage.errors import LongtakeError, PassingFailure, UsageError
 from tasks.extraction import Outcome
 from tasks.lost_console import outlive_console
 from tasks.runtime import Runtime
@@ -161,13 +161,20 @@ def _dask(runtime: Runtime) -> Iterator[_Cluster]:
         "distributed.scheduler.allowed-failures": LOSSES - 1,
         "distributed.scheduler.worker-saturation": 1.0,
     }
-    with runner:
+    with ExitStack() as stack:
         try:
+            stack.enter_context(runner)
             with dask.config.set(settings):
                 client = _within(ANSWER_SECONDS, lambda: runner.client) if runtime.address else runner.client
                 client.wait_for_workers(1, timeout=ANSWER_SECONDS)
         except (OSError, TimeoutError) as error:
             raise _no_answer(runtime, error) from error
+        except RuntimeError as error:  # a worker that was killed before it had started
+            if runtime.address:
+                raise
+            raise PassingFailure(
+                f"the dask cluster of this machine does not start ({error}); look at its memory, then run the same command"
+            ) from error
         yield _Cluster(runner, (KilledWorker,), (CancelledError,))
 
 

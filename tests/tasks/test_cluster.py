@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
-from storage.errors import BadMedia, MissingFeatures, UsageError
+from storage.errors import BadMedia, MissingFeatures, PassingFailure, UsageError
 from storage.features import FeatureStore
 from storage.workspace import Workspace
 from tasks import cluster, extract_features
@@ -230,6 +230,28 @@ def test_a_shard_whose_worker_is_lost_every_time_ends_the_run_with_words(
         over.set()
         killer.join()
     assert len(killed) == 3
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_as_they_start_end_the_try_with_words(
+    server: None, toy: ToyRun, workspace: Workspace, undisturbed: dict[str, str], mark: str
+) -> None:
+    over = threading.Event()
+
+    def kill_on() -> None:
+        while not over.wait(0.02):
+            for member in family(mark):
+                if member.is_worker:
+                    os.kill(member.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_on)
+    killer.start()
+    try:
+        with pytest.raises(PassingFailure, match="the dask cluster of this machine does not start"):
+            features_on(DASK, toy, workspace)
+    finally:
+        over.set()
+        killer.join()
 
 
 @pytest.mark.slow

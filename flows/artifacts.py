@@ -59,20 +59,15 @@ def show_outcome(outcome: Outcome, last: RunRecord | None) -> None:
 
 
 def score_rows(scores: dict[str, float], last: dict[str, float]) -> list[dict[str, Any]]:
-    """Scores in points of 100, as papers print them."""
+    """Scores in points of 100, as papers print them; beside those of the last run, if there was one."""
     rows = []
     for name, value in scores.items():
-        before = last.get(name)
-        rows.append(
-            {
-                "score": name,
-                "this run": f"{100 * value:.1f}",
-                "last run": "" if before is None else f"{100 * before:.1f}",
-                "change": ""
-                if before is None
-                else f"{round(100 * (value - before), 1) + 0.0:+.1f}",  # + 0.0: never -0.0
-            }
-        )
+        row = {"score": name, "this run": f"{100 * value:.1f}"}
+        if last:
+            before = last.get(name)
+            row["last run"] = "" if before is None else f"{100 * before:.1f}"
+            row["change"] = "" if before is None else f"{round(100 * (value - before), 1) + 0.0:+.1f}"  # never -0.0
+        rows.append(row)
     return rows
 
 

@@ -130,6 +130,7 @@ def test_scores_stand_beside_those_of_the_last_run() -> None:
         ("METEOR", "25.0", "", ""),
         ("BLEU-4", "10.0", "10.0", "+0.0"),
     ]
+    assert score_rows({"CIDEr": 0.5}, {}) == [{"score": "CIDEr", "this run": "50.0"}], "no empty columns"
 
 
 def test_a_long_quarantine_is_cut_and_says_so() -> None:

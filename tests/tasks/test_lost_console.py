@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.logging import RichHandler
+
+from tasks import lost_console
 
 RUN = """
 import logging, sys, threading, time
@@ -55,3 +63,23 @@ def test_a_run_outlives_the_worker_that_reads_its_output(tmp_path: Path) -> None
 def test_what_a_person_started_ends_with_its_pipe(tmp_path: Path) -> None:
     """Else the test above would say nothing: Rich ends the thread that prints first, and a print the rest."""
     assert survivors(tmp_path, {}) == {"main"}
+
+
+def test_a_line_on_its_way_when_the_worker_dies_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the null device is in place, which takes a moment."""
+
+    class Broken(StringIO):
+        def write(self, text: str, /) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "0" * 8)
+    monkeypatch.setattr(lost_console, "_watching", True)  # this process keeps its outputs
+    handler = RichHandler(console=Console(file=Broken()))
+    log = logging.getLogger("longtake.test")
+    log.addHandler(handler)
+    try:
+        lost_console.outlive_console()
+        log.critical("nobody hears this")
+    finally:
+        log.removeHandler(handler)
+    assert handler.console.quiet

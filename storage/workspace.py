@@ -53,6 +53,11 @@ def _safe(name: str) -> str:
     return name
 
 
+def _strangers(root: Path, marker: Path) -> bool:
+    """Whether a folder holds anything but halves of this marker."""
+    return any(not path.name.startswith(marker.name + TEMP_MARK) for path in root.iterdir())
+
+
 @dataclass(frozen=True)
 class Workspace:
     """One project's folder. Cheap to open; all state is on disk."""
@@ -61,23 +66,24 @@ class Workspace:
 
     @classmethod
     def open(cls, root: Path | str) -> Workspace:
-        """Open the workspace, or make it if the folder is new or empty."""
+        """Open the workspace, or make it if the folder is new or empty. Several may make it at once: whose marker is last
+        does not matter, and a marker on its way (or left by a killed writer) is no stranger's file."""
         root = Path(root).expanduser().absolute()
         marker = root / "workspace.json"
         try:
-            if marker.is_file():
-                found = json.loads(marker.read_bytes())["format"]
-                if found != FORMAT:
+            if not marker.is_file():
+                # the marker comes before all else, so whoever sees other files first looks for it once more
+                if root.is_dir() and _strangers(root, marker) and not marker.is_file():
                     raise StorageError(
-                        f"{root} is a workspace of format {found}, this Longtake reads {FORMAT}; choose another --workspace"
+                        f"{root} is not empty and not a Longtake workspace; choose a new or empty folder with --workspace"
                     )
-                return cls(root)
-            if root.is_dir() and any(root.iterdir()):
+                root.mkdir(parents=True, exist_ok=True)
+                write_json(marker, {"format": FORMAT})
+            found = json.loads(marker.read_bytes())["format"]
+            if found != FORMAT:
                 raise StorageError(
-                    f"{root} is not empty and not a Longtake workspace; choose a new or empty folder with --workspace"
+                    f"{root} is a workspace of format {found}, this Longtake reads {FORMAT}; choose another --workspace"
                 )
-            root.mkdir(parents=True, exist_ok=True)
-            write_json(marker, {"format": FORMAT})
         except OSError as error:
             raise explain_os_error(error, root) from error
         except (ValueError, KeyError, TypeError) as error:

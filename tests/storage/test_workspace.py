@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from storage.atomic import TEMP_MARK
 from storage.errors import StorageError
 from storage.records import ArtifactRef
 from storage.workspace import FORMAT, Done, Workspace
@@ -56,6 +58,23 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) ->
     with pytest.raises(StorageError, match="not empty and not a Longtake workspace; choose a new or empty folder"):
         Workspace.open(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_marker_that_a_killed_writer_left_half_written_is_no_strangers_file(tmp_path: Path) -> None:
+    (tmp_path / f"workspace.json{TEMP_MARK}0123456789ab").write_text('{"for')
+    assert Workspace.open(tmp_path).root == tmp_path
+    assert json.loads((tmp_path / "workspace.json").read_text()) == {"format": FORMAT}
+
+
+def test_a_workspace_made_by_many_at_once_refuses_nobody(tmp_path: Path) -> None:
+    def make(root: Path) -> None:
+        Workspace.open(root).ledger_path.touch()  # the first of its files
+
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(60):
+            root = tmp_path / str(number)
+            list(pool.map(make, [root] * 8))
+            assert sorted(path.name for path in root.iterdir()) == ["ledger.sqlite", "workspace.json"]
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:

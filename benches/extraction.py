@@ -1,14 +1,15 @@
 """How close extraction comes to the bare nets, and how far it is ahead of a loop over videos.
 
     python benches/extraction.py [--clips 24] [--seconds 3] [--size 320 240] [--threads 1] [--turns 3]
-                                [--compiled no float32 bfloat16] [--only heavy]
+                                [--compiled no bfloat16] [--only heavy]
 
 Drawn clips, nets with seeded weights, in three settings of two extractors each:
 - heavy: ResNet-50 on 16 frames a clip and r3d_18 on 2 clips of 16 frames; on a CPU the nets are nearly all of the work
 - one net: a ResNet-50's pooled feature and its grid averaged over time, as VRE wants them; here they share a forward pass
 - light: two small nets on 8 frames a clip, so that decoding weighs as much as it does where a GPU runs the nets
 and for each:
-- the bare nets: the same frames, decoded and fitted before, in batches of the same size, no more; compiled if the stage's are
+- the bare nets: the same frames, decoded and fitted before, in batches of the same size, no more; compiled if the stage's are.
+  Beside them stands how far rows of compiled nets are from those of the nets as they are: the least cosine of two rows
 - the extract stage: everything, from files to rows on disk
 - the kind loop: one extractor after the other, one video after the other: decode it once, make the chosen frames ready with PIL,
   run them in batches of 1, save one .npy a video. It decodes in place and makes ready only what it needs
@@ -106,7 +107,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch; decoding has processes of its own")
     parser.add_argument("--turns", type=int, default=3)
     ways = ["no", "float32", "bfloat16"]
-    parser.add_argument("--compiled", choices=ways, nargs="+", default=["no"], help="how the stage runs its nets")
+    both = ["no", "bfloat16"]
+    parser.add_argument("--compiled", choices=ways, nargs="+", default=both, help="how the stage runs its nets")
     parser.add_argument("--only", choices=list(SETTINGS), nargs="+", default=list(SETTINGS), help="these settings")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
@@ -140,11 +142,11 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
             times[name].append(measure(turn))
             print(f"  turn {turn}: {name} {times[name][-1].wall:.1f} s, CPU {times[name][-1].cpu:.1f} s", flush=True)
     for way in ways:
-        print(f"compiled: {way:34} wall   CPU")
+        print(f"compiled: {way:38} wall   CPU")
         limit = "  (limit 1.15)" * (setting == "heavy")
-        print(f"  {'extract stage / bare nets':40}{ratio(times, f'stage, {way}', f'bare, {way}')}{limit}")
-        for loop in loops:
-            print(f"  {loop + ' / extract stage':40}{ratio(times, loop, f'stage, {way}')}  (floor 2)", flush=True)
+        print(f"  {'extract stage / bare nets':44}{ratio(times, f'stage, {way}', f'bare, {way}')}{limit}")
+        for loop in (name for name in loops if way == "bfloat16" or not name.endswith("bfloat16")):
+            print(f"  {loop + ' / extract stage':44}{ratio(times, loop, f'stage, {way}')}  (floor 2)", flush=True)
 
 
 def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, Work]:
@@ -156,6 +158,11 @@ def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) ->
         # The first call plans its kernels, or compiles.
         first = timed(partial(bare, net, items[: batch_size(items[0], runtime)], runtime))
         print(f"  first batch of {net.backbone.name}, {way}: {first.wall:.1f} s, CPU {first.cpu:.1f} s", flush=True)
+    if way != "no":
+        for name, net in nets.items():
+            as_it_is = open_net(SETTINGS[setting][name], "random, seed 0", None, "cpu", "auto")
+            likeness = least_cosine(as_it_is, net, bare_work[net][: batch_size(bare_work[net][0], runtime)])
+            print(f"  rows of {net.backbone.name}, {way}, against those as it is: cosine {likeness:.6f} or more")
     return {
         f"bare, {way}": lambda _: timed(lambda: [bare(net, items, runtime) for net, items in bare_work.items()]),
         f"stage, {way}": lambda turn: stage_seconds(folder / f"{setting}-{way}-{turn}", data, features, runtime),
@@ -202,6 +209,13 @@ def bare(net: Net, items: torch.Tensor, runtime: Runtime) -> None:
     size = batch_size(items[0], runtime)
     for start in range(0, len(items), size):
         net(items[start : start + size])
+
+
+def least_cosine(one: Net, other: Net, items: torch.Tensor) -> float:
+    """How alike the rows of two nets are, the least alike pair of them, over all outputs."""
+    ours, theirs = one(items), other(items)
+    pairs = ((ours[name].reshape(len(items), -1), theirs[name].reshape(len(items), -1)) for name in ours)
+    return min(float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min()) for a, b in pairs)
 
 
 def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], runtime: Runtime) -> Taken:

@@ -48,8 +48,8 @@ class Clips(Options):
     """Distance in frames between the clips; give this or `positions`."""
     length: int = Field(8, ge=1)
     """Frames in a clip."""
-    step: int = Field(1, ge=1)
-    """Distance in frames inside a clip."""
+    step: int = Field(1, ge=0)
+    """Distance in frames inside a clip; 0 shows one frame `length` times, to a net of clips that is to see no motion."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Clips:

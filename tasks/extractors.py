@@ -34,6 +34,8 @@ class TaggerFeature(Options):
     output: Literal["rows", "words", "grid"] = "rows"
     """rows: a feature a position; words: how likely each word is for the whole video (GL-RG's W), one row; grid: a feature
     for each of 4 x 4 cells of a position"""
+    only: tuple[str, ...] = ()
+    """of `output: words`: these words and no others, in this order; left out: all that the tagger knows"""
     over_time: Literal["keep", "mean"] = "keep"
     """mean: one row for the whole video; a grid's cells then become its steps"""
     weights: str = "trained"
@@ -45,6 +47,10 @@ class TaggerFeature(Options):
     def _words_are_of_the_whole_video(self) -> Self:
         if self.output == "words" and self.over_time == "mean":
             raise ValueError("the words are of the whole video already: leave over_time out")
+        if self.only and self.output != "words":
+            raise ValueError(f"'only' chooses words and the output is '{self.output}': leave it out, or ask for words")
+        if len(set(self.only)) < len(self.only):
+            raise ValueError("'only' names a word twice")
         return self
 
     @property
@@ -156,8 +162,9 @@ def _tagger_source(dataset: str, name: str, feature: TaggerFeature, how: Any, ta
     else:
         raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
     taken = () if (feature.output, feature.over_time) == ("rows", "keep") else (feature.output, feature.over_time)
-    key = digest("tagger", 2, weights, how, *taken)  # 2: batches of one size, filled across videos
+    key = digest("tagger", 2, weights, how, *taken, *feature.only)  # 2: batches of one size, filled across videos
     words += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
+    words += f", {len(feature.only)} of its words" if feature.only else ""
     return Source(name, key, f"{dataset}/{name}-{key[:16]}", words, feature.sampling, weights=weights)
 
 

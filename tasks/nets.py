@@ -99,18 +99,22 @@ class SeesWhole(Protocol):
 
 
 class _Tagger:
-    """The word tagger's net as a backbone."""
+    """The word tagger's net as a backbone; it speaks of the words in `only`, if there are any, and of all otherwise."""
 
-    def __init__(self, checkpoint: Checkpoint):
+    def __init__(self, checkpoint: Checkpoint, only: tuple[str, ...]):
         self.name = "the word tagger"
         self._tagger = load_tagger(checkpoint).eval()
+        known: list[str] = checkpoint.values.get("words", [])
+        if strange := [word for word in only if word not in known]:
+            raise BadInput(f"the word tagger does not know {', '.join(map(repr, strange))}; it knows {', '.join(known)}")
+        self._spoken = [known.index(word) for word in only] or list(range(self._tagger.options.words))
         self.net: nn.Module = self._tagger
         options = self._tagger.options
         self.pictures: Pictures | None = Pictures(size=(options.size, options.size))
         self.clip: int | None = options.frames
         self.outputs: Mapping[str, tuple[int, ...]] = {
             "rows": (options.feature_size,),
-            "words": (options.words,),
+            "words": (len(self._spoken),),
             "grid": (GRID * GRID, options.feature_size),
         }
         self.wholes: Mapping[str, str] = {"words": "rows"}
@@ -120,7 +124,7 @@ class _Tagger:
         return {"rows": rows, "grid": cells}
 
     def whole(self, output: str, rows: Tensor) -> Tensor:
-        return self._tagger.words_of_video(rows)
+        return self._tagger.words_of_video(rows)[self._spoken]
 
 
 def open_net(feature: Any, weights: str, tagger: Path | None, device: str, precision: Precision) -> Net:
@@ -130,15 +134,15 @@ def open_net(feature: Any, weights: str, tagger: Path | None, device: str, preci
         if feature.weights == "trained" and tagger is None:
             raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
         path = tagger if feature.weights == "trained" else Path(feature.weights)
-        return _open_tagger(str(path), weights, device, precision)
+        return _open_tagger(str(path), weights, feature.only, device, precision)
     if not isinstance(feature, BackboneFeature):
         raise BadInput(f"features of kind '{feature.kind}' are not extracted")
     return _open_backbone(feature.net, feature.weights, weights, feature.seed, feature.compiled, device, precision)
 
 
 @lru_cache(_KEPT)
-def _open_tagger(path: str, _hash: str, device: str, precision: Precision) -> Net:
-    return Net(_Tagger(Checkpoint.load(Path(path))), device, precision)
+def _open_tagger(path: str, _hash: str, only: tuple[str, ...], device: str, precision: Precision) -> Net:
+    return Net(_Tagger(Checkpoint.load(Path(path)), only), device, precision)
 
 
 @lru_cache(_KEPT)

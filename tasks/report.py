@@ -255,7 +255,11 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     """video id -> the words that the tagger finds likeliest in it, where a tagger was trained."""
     named = run.recipe["features"]
     trained = {name: named[name] for name in run.access.names if named.get(name, {}).get("weights") == "trained"}
-    names = [n for n, f in trained.items() if f.get("output") in ("rows", "words") and f.get("over_time") == "keep"]
+    names = [
+        name
+        for name, made in trained.items()
+        if made.get("output") in ("rows", "words") and made.get("over_time") == "keep" and not made.get("only")
+    ]
     if "tagger" not in run.inputs or not names:
         return {}
     whole = trained[names[0]]["output"] == "words"

@@ -30,6 +30,7 @@ def test_clips_surround_their_positions_and_stop_at_the_borders() -> None:
     plan = choose_frames(Clips(positions=2, length=4, step=2), PTS)
     assert plan.tolist() == [[21, 23, 25, 27], [71, 73, 75, 77]]
     assert choose_frames(Clips(stride=50, length=4), PTS).tolist() == [[0, 0, 0, 1], [48, 49, 50, 51]]
+    assert choose_frames(Clips(positions=2, length=3, step=0), PTS).tolist() == [[25] * 3, [75] * 3], "still pictures"
 
 
 def test_clips_want_exactly_one_of_positions_and_stride() -> None:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from models.embedding.tagger import TaggerOptions, WordTagger
 from storage.checkpoints import Checkpoint
+from storage.errors import BadInput
 from storage.features import FeatureStore
 from storage.fingerprints import digest, digest_file
 from storage.media import probe
@@ -98,13 +99,15 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net = WordTagger(TaggerOptions(words=9, size=32, channels=(8, 8), feature_size=12))
     path = tmp_path_factory.mktemp("tagger") / "tagger.safetensors"
     tensors = {f"model.{name}": tensor.numpy() for name, tensor in net.state_dict().items()}
-    Checkpoint(tensors, {"net": net.options.model_dump(mode="json")}).save(path)
+    Checkpoint(tensors, {"net": net.options.model_dump(mode="json"), "words": list("abcdefghi")}).save(path)
     return path
 
 
-def extracted(folder: Path, weights: Path, videos: list[Video], batch: int) -> dict[str, np.ndarray]:
+def extracted(
+    folder: Path, weights: Path, videos: list[Video], batch: int, only: tuple[str, ...] = ()
+) -> dict[str, np.ndarray]:
     """The words of videos, extracted in this order, with so much in a batch."""
-    options = TaggerFeature(output="words", weights=str(weights))
+    options = TaggerFeature(output="words", weights=str(weights), only=only)
     net = open_net(options, "some hash", None, "cpu", "auto")
     store = FeatureStore.create(folder, provenance={"extractor_key": "words"})
     owed = {video.id: f"key of {video.id}" for video in videos}
@@ -128,6 +131,20 @@ def test_the_words_of_a_video_do_not_depend_on_company_order_or_length(tmp_path:
         assert np.array_equal(together[video.id], backwards[video.id])
     in_one_batch = extracted(tmp_path / "one", weights, videos, batch=4)
     assert all(np.allclose(row, in_one_batch[id], atol=2e-3) for id, row in together.items())
+
+
+def test_only_some_of_the_words_in_the_order_asked_for(tmp_path: Path, weights: Path) -> None:
+    path = make_clip(tmp_path / "v.mp4", 30)
+    videos = [Video("v", path, None, probe(path))]
+    all_words = extracted(tmp_path / "all", weights, videos, batch=1)["v"]
+    some = extracted(tmp_path / "some", weights, videos, batch=1, only=("h", "b"))["v"]
+    assert np.array_equal(some, all_words[:, [7, 1]])
+    with pytest.raises(BadInput, match="does not know 'x', 'y'; it knows a, b, c"):
+        extracted(tmp_path / "none", weights, videos, batch=1, only=("a", "x", "y"))
+    with pytest.raises(ValidationError, match="'only' chooses words and the output is 'rows'"):
+        TaggerFeature(only=("a",))
+    with pytest.raises(ValidationError, match="names a word twice"):
+        TaggerFeature(output="words", only=("a", "a"))
 
 
 def test_a_cell_answers_for_its_part_of_the_frames(weights: Path) -> None:
@@ -155,5 +172,8 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     kinds = [source(output="words"), source(output="grid"), source(output="grid", over_time="mean")]
     assert len({rows, *(key for key, _ in kinds)}) == 4
     assert kinds[2][1].endswith("(grid, averaged over time)")
+    chosen = TaggerFeature(output="words", weights=str(weights), sampling="clips", only=("a", "b"))
+    some = find_source(workspace, "demo", "x", chosen, {"clips": SAMPLING}, None)
+    assert some.key != kinds[0][0] and some.words.endswith("(words), 2 of its words")
     with pytest.raises(ValidationError, match="of the whole video already"):
         TaggerFeature(output="words", over_time="mean")

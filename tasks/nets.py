@@ -106,7 +106,9 @@ class _Tagger:
         self._tagger = load_tagger(checkpoint).eval()
         known: list[str] = checkpoint.values.get("words", [])
         if strange := [word for word in only if word not in known]:
-            raise BadInput(f"the word tagger does not know {', '.join(map(repr, strange))}; it knows {', '.join(known)}")
+            raise BadInput(
+                f"the word tagger does not know {', '.join(map(repr, strange))}; it knows {', '.join(known)}"
+            )
         self._spoken = [known.index(word) for word in only] or list(range(self._tagger.options.words))
         self.net: nn.Module = self._tagger
         options = self._tagger.options

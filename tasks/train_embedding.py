@@ -21,6 +21,7 @@ from storage.records import ArtifactRef
 from storage.references import References
 from tasks.batches import CaptionBatches, pad
 from tasks.feature_access import FeatureAccess
+from tasks.progress import console
 from tasks.stage import Made, Work, stage
 from tasks.training_run import Judgement, Training, finish_training
 from tasks.training_state import resume
@@ -39,6 +40,8 @@ class EmbeddingTraining(FitOptions):
     """Videos in a batch: the more, the harder its hardest negatives."""
     captions: int = Field(1, ge=1)
     """Captions of each video in a batch."""
+    easy_epochs: int = Field(1, ge=0)
+    """First epochs in which all negatives of a batch count. By the hardest alone from the start, all may end in one point."""
     patience: int = Field(10, ge=1)
     """Stop after so many epochs that find no more of the validation split."""
     seed: int = Field(0, ge=0)
@@ -57,7 +60,7 @@ class EmbeddingOptions(Options):
 _BATCH = 256  # videos or captions that are embedded at a time
 
 
-@stage(version=1, device=True)
+@stage(version=2, device=True)  # 2: easy epochs
 def train_embedding(
     work: Work,
     options: EmbeddingOptions,
@@ -90,7 +93,7 @@ def train_embedding(
     training = Training(
         label="learning which caption is whose",
         model=net,
-        objective=Objective(hinges=(1.0, MaxOfHinges())),
+        objective=Objective(hinges=(1.0, MaxOfHinges(how.easy_epochs))),
         batches=batches,
         how=how,
         result="embedding.safetensors",
@@ -109,7 +112,20 @@ def train_embedding(
     trained = finish_training(work, training, resume(work.folder / "last.safetensors"))
     history, best = trained.history, trained.best.epoch
     figures = {f"val {name}": value for name, value in history[best].get("val", {}).items()}
-    return Made(len(history), {"epochs": len(history), "best_epoch": best + 1, **figures})
+    summary = {"epochs": len(history), "best_epoch": best + 1, **figures}
+    if best >= how.easy_epochs and tells_nothing_apart(history[best]["loss"], options.net.margin):
+        summary["warning"] = (
+            f"the embedding hardly tells videos apart: its loss, {history[best]['loss']:.3f}, is about twice the margin, as if "
+            "all lay in one point; more embedding.training.easy_epochs or a lower learning_rate may help"
+        )
+        console.print(f"  {summary['warning']}", highlight=False, markup=False)
+    return Made(len(history), summary)
+
+
+def tells_nothing_apart(loss: float, margin: float) -> bool:
+    """Whether a max of hinges is about what it is where all vectors are the same: the margin, once for videos and once for
+    captions."""
+    return abs(loss / (2 * margin) - 1) < 0.03
 
 
 @torch.no_grad()

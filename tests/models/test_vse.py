@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from models.embedding import vse
-from models.embedding.vse import MaxOfHinges, VisualSemantic, VseOptions, hardest, max_of_hinges, recalls, scores
+from models.embedding.vse import (
+    MaxOfHinges,
+    VisualSemantic,
+    VseOptions,
+    hardest,
+    max_of_hinges,
+    recalls,
+    scores,
+    sum_of_hinges,
+)
+from models.training.objective import Objective
 from models.types import EOS, PAD
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
 
@@ -67,6 +77,32 @@ def test_the_max_of_hinges_by_hand() -> None:
     assert caption.tolist() == pytest.approx([0.5, 0.8, 0.1])  # and in each column
     # 0.2 + 0.8 - 0.9 | 0.2 + 0.8 - 0.6 | 0.2 + 0.7 - 0.65, the rest is below 0
     assert max_of_hinges(SCORES, torch.arange(3), 0.2).tolist() == pytest.approx([0.1, 0.4, 0.25])
+
+
+def test_the_sum_of_hinges_counts_every_other_video_and_caption() -> None:
+    scores, owner, margin = (
+        torch.rand((5, 3), generator=torch.Generator().manual_seed(3)),
+        torch.tensor([0, 0, 1, 2, 2]),
+        0.4,
+    )
+    expected = []
+    for n in range(5):
+        own = scores[n, owner[n]]
+        videos = [scores[n, b] for b in range(3) if b != owner[n]]
+        captions = [scores[k, owner[n]] for k in range(5) if owner[k] != owner[n]]
+        expected.append(sum(max(0.0, float(margin + other - own)) for other in videos + captions))
+    assert sum_of_hinges(scores, owner, margin).tolist() == pytest.approx(expected, abs=1e-6)
+    assert (sum_of_hinges(scores, owner, margin) >= max_of_hinges(scores, owner, margin) - 1e-6).all()
+
+
+def test_all_negatives_count_in_the_first_epochs_only() -> None:
+    embedding, batch = toy_embedding(), toy_batch()
+    found, owner = embedding(batch)
+    every, hard = (hinges(found, owner, 0.2).mean().item() for hinges in (sum_of_hinges, max_of_hinges))
+    assert every > hard
+    objective = Objective(hinges=(1.0, MaxOfHinges(easy=2)))
+    losses = [objective.at(epoch)(embedding, batch)[0].item() for epoch in range(4)]
+    assert losses == pytest.approx([every, every, hard, hard])
 
 
 def test_captions_of_the_same_video_are_no_negatives() -> None:

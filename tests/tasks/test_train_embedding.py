@@ -51,6 +51,16 @@ def test_the_loss_falls_and_every_epoch_is_validated_in_both_directions(toy: Toy
     assert done.summary["val video R@1"] == best["val"]["video R@1"]
 
 
+def test_an_embedding_that_lies_in_one_point_is_told(toy: ToyRun, capfd: pytest.CaptureFixture[str]) -> None:
+    idle = OPTIONS.training.model_copy(update={"learning_rate": 1e-9, "easy_epochs": 0, "epochs": 1})
+    wide = OPTIONS.net.model_copy(update={"margin": 1e6})  # beside it all scores are the same
+    done = embedded(toy, EmbeddingOptions(net=wide, training=idle)).done()
+    assert done is not None and "hardly tells videos apart" in done.summary["warning"]
+    assert "easy_epochs" in capfd.readouterr().err
+    well = embedded(toy).done()
+    assert well is not None and "warning" not in well.summary
+
+
 @pytest.mark.parametrize("stop_at", [1, 3, 8])
 def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int

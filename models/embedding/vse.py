@@ -1,7 +1,7 @@
 """VSE++: videos and sentences in one space, where a sentence lies close to the video it describes.
 
 s(I, c), the cosine of the two, is what GLD's global reward asks for; trained by the hardest negative of a batch, and before
-that by all of them: while nothing is told apart, the hardest alone pull all into one point, where the loss is twice the margin."""
+that by all of them: while nothing is told apart, those alone pull all into one point, where the loss is twice the margin."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Store(Service):
         self._recording, self._local, self._ready = place / "store.requests", f"http://127.0.0.1:{port}", False
         self._recording.touch()
         noted = {"MOTO_ENABLE_RECORDING": "1", "MOTO_RECORDER_FILEPATH": str(self._recording)}
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
+        command = [sys.executable, "-m", "tests.chaos.object_store", "-H", "127.0.0.1", "-p", port]
         super().__init__("store", command, place / "store.log", environment | noted)
         self.network = Network(port)
         self.network.down()

@@ -31,11 +31,11 @@ class TaggerFeature(Options):
     """What the word tagger's net, trained on this data set's training split, sees and says."""
 
     kind: Literal["tagger"] = "tagger"
-    output: Literal["rows", "words", "grid"] = "rows"
+    output: Literal["rows", "words", "grid", "tags"] = "rows"
     """rows: a feature a position; words: how likely each word is for the whole video (GL-RG's W), one row; grid: a feature
-    for each of 4 x 4 cells of a position"""
+    for each of 4 x 4 cells of a position; tags: how likely each word is for each position by itself"""
     only: tuple[str, ...] = ()
-    """of `output: words`: these words and no others, in this order; left out: all that the tagger knows"""
+    """of words and tags: these words and no others, in this order; left out: all that the tagger knows"""
     over_time: Literal["keep", "mean"] = "keep"
     """mean: one row for the whole video; a grid's cells then become its steps"""
     weights: str = "trained"
@@ -47,8 +47,10 @@ class TaggerFeature(Options):
     def _words_are_of_the_whole_video(self) -> Self:
         if self.output == "words" and self.over_time == "mean":
             raise ValueError("the words are of the whole video already: leave over_time out")
-        if self.only and self.output != "words":
-            raise ValueError(f"'only' chooses words and the output is '{self.output}': leave it out, or ask for words")
+        if self.only and self.output not in ("words", "tags"):
+            raise ValueError(
+                f"'only' chooses words and the output is '{self.output}': leave it out, or ask for words or tags"
+            )
         if len(set(self.only)) < len(self.only):
             raise ValueError("'only' names a word twice")
         return self

@@ -116,6 +116,7 @@ class _Tagger:
         self.clip: int | None = options.frames
         self.outputs: Mapping[str, tuple[int, ...]] = {
             "rows": (options.feature_size,),
+            "tags": (len(self._spoken),),
             "words": (len(self._spoken),),
             "grid": (GRID * GRID, options.feature_size),
         }
@@ -123,7 +124,8 @@ class _Tagger:
 
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         rows, cells = self._tagger.features_and_cells(items)
-        return {"rows": rows, "grid": cells}
+        tags = self._tagger.words_of_positions(rows)[:, self._spoken]
+        return {"rows": rows, "grid": cells, "tags": tags}
 
     def whole(self, output: str, rows: Tensor) -> Tensor:
         return self._tagger.words_of_video(rows)[self._spoken]

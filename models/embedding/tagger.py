@@ -109,6 +109,11 @@ class WordTagger(nn.Module):
         time: so no other video's length plays a part. Call it in eval mode."""
         return torch.sigmoid(self.word_logits(rows.unsqueeze(0)).squeeze(0))
 
+    def words_of_positions(self, rows: Tensor) -> Tensor:
+        """Position features (N, D) -> (N, K): the probabilities of each position's words, were it the whole video. Call it in
+        eval mode."""
+        return torch.sigmoid(self.word_logits(rows.unsqueeze(1)))
+
     def _positions(self, clips: Tensor) -> Tensor:
         """(N, M, S, S, 3) uint8 -> (N, D)."""
         # The strongest answer wherever it is: an edge that moves left, or a corner, means the same everywhere. A net that

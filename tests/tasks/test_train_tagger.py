@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -76,16 +77,19 @@ def test_the_words_of_a_video_are_those_of_its_stored_rows(toy: ToyRun) -> None:
         "scene": TaggerFeature(sampling="clips"),
         "words": TaggerFeature(output="words", sampling="clips"),
         "cells": TaggerFeature(output="grid", over_time="mean", sampling="clips"),
+        "tags": TaggerFeature(output="tags", sampling="clips"),
     }
     job = toy.features(ExtractOptions(dataset="demo", features=features, sampling={"clips": SAMPLING}))
     net = load_tagger(Checkpoint.load(toy.tagger().work().folder / "tagger.safetensors")).eval()
-    scene, words, cells = (rows_of(job, name) for name in features)
+    scene, words, cells, tags = (rows_of(job, name) for name in features)
     assert len(words) == 18 and {row.shape for row in words.values()} == {(1, 20)}
     assert {row.shape for row in cells.values()} == {(16, 16)}
     with torch.inference_mode():
         for id, rows in scene.items():
             by_hand = torch.sigmoid(net.word_logits(torch.tensor(rows).float().unsqueeze(0))).half().numpy()
             assert np.array_equal(words[id], by_hand)
+            each = [net.words_of_video(row.unsqueeze(0)).numpy() for row in torch.tensor(rows).float()]
+            assert tags[id].shape == (len(rows), 20) and np.allclose(tags[id], each, atol=2e-3)
     assert len({row.tobytes() for row in words.values()}) > 9, "all but near-twins have words of their own"
     again = {"tags": TaggerFeature(output="words", sampling="clips")}
     alone = toy.features(ExtractOptions(dataset="demo", features=again, sampling={"clips": SAMPLING}))
@@ -104,10 +108,15 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def extracted(
-    folder: Path, weights: Path, videos: list[Video], batch: int, only: tuple[str, ...] = ()
+    folder: Path,
+    weights: Path,
+    videos: list[Video],
+    batch: int,
+    only: tuple[str, ...] = (),
+    output: Literal["words", "tags"] = "words",
 ) -> dict[str, np.ndarray]:
     """The words of videos, extracted in this order, with so much in a batch."""
-    options = TaggerFeature(output="words", weights=str(weights), only=only)
+    options = TaggerFeature(output=output, weights=str(weights), only=only)
     net = open_net(options, "some hash", None, "cpu", "auto")
     store = FeatureStore.create(folder, provenance={"extractor_key": "words"})
     owed = {video.id: f"key of {video.id}" for video in videos}
@@ -139,6 +148,9 @@ def test_only_some_of_the_words_in_the_order_asked_for(tmp_path: Path, weights: 
     all_words = extracted(tmp_path / "all", weights, videos, batch=1)["v"]
     some = extracted(tmp_path / "some", weights, videos, batch=1, only=("h", "b"))["v"]
     assert np.array_equal(some, all_words[:, [7, 1]])
+    tags = extracted(tmp_path / "tags", weights, videos, 1, output="tags")["v"]
+    assert tags.shape == (6, 9) and len(np.unique(tags, axis=0)) > 1
+    assert np.array_equal(extracted(tmp_path / "two", weights, videos, 1, ("h", "b"), "tags")["v"], tags[:, [7, 1]])
     with pytest.raises(BadInput, match="does not know 'x', 'y'; it knows a, b, c"):
         extracted(tmp_path / "none", weights, videos, batch=1, only=("a", "x", "y"))
     with pytest.raises(ValidationError, match="'only' chooses words and the output is 'rows'"):
@@ -169,8 +181,8 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     rows, _ = source()
     how = SAMPLING.model_dump(mode="json")
     assert rows == digest("tagger", 2, digest_file(weights), how), "rows of earlier versions stay fresh"
-    kinds = [source(output="words"), source(output="grid"), source(output="grid", over_time="mean")]
-    assert len({rows, *(key for key, _ in kinds)}) == 4
+    kinds = [source(output="words"), source(output="grid"), source(output="grid", over_time="mean"), source(output="tags")]
+    assert len({rows, *(key for key, _ in kinds)}) == 5
     assert kinds[2][1].endswith("(grid, averaged over time)")
     chosen = TaggerFeature(output="words", weights=str(weights), sampling="clips", only=("a", "b"))
     some = find_source(workspace, "demo", "x", chosen, {"clips": SAMPLING}, None)

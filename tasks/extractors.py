@@ -36,6 +36,8 @@ class TaggerFeature(Options):
     for each of 4 x 4 cells of a position; tags: how likely each word is for each position by itself"""
     only: tuple[str, ...] = ()
     """of words and tags: these words and no others, in this order; left out: all that the tagger knows"""
+    without: tuple[str, ...] = ()
+    """of words and tags: all but these words; whether the tagger knows them does not matter"""
     over_time: Literal["keep", "mean"] = "keep"
     """mean: one row for the whole video; a grid's cells then become its steps"""
     weights: str = "trained"
@@ -47,10 +49,13 @@ class TaggerFeature(Options):
     def _words_are_of_the_whole_video(self) -> Self:
         if self.output == "words" and self.over_time == "mean":
             raise ValueError("the words are of the whole video already: leave over_time out")
-        if self.only and self.output not in ("words", "tags"):
+        if (self.only or self.without) and self.output not in ("words", "tags"):
+            chooser = "only" if self.only else "without"
             raise ValueError(
-                f"'only' chooses words and the output is '{self.output}': leave it out, or ask for words or tags"
+                f"'{chooser}' chooses words and the output is '{self.output}': leave it out, or ask for words or tags"
             )
+        if self.only and self.without:
+            raise ValueError("'only' and 'without' both choose words: leave one of them out")
         if len(set(self.only)) < len(self.only):
             raise ValueError("'only' names a word twice")
         return self
@@ -164,9 +169,11 @@ def _tagger_source(dataset: str, name: str, feature: TaggerFeature, how: Any, ta
     else:
         raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
     taken = () if (feature.output, feature.over_time) == ("rows", "keep") else (feature.output, feature.over_time)
-    key = digest("tagger", 2, weights, how, *taken, *feature.only)  # 2: batches of one size, filled across videos
+    taken += (*feature.only, *("without", *sorted(feature.without)) * bool(feature.without))
+    key = digest("tagger", 2, weights, how, *taken)  # 2: batches of one size, filled across videos
     words += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
     words += f", {len(feature.only)} of its words" if feature.only else ""
+    words += f", without {len(feature.without)} words" if feature.without else ""
     return Source(name, key, f"{dataset}/{name}-{key[:16]}", words, feature.sampling, weights=weights)
 
 

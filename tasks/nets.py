@@ -99,9 +99,10 @@ class SeesWhole(Protocol):
 
 
 class _Tagger:
-    """The word tagger's net as a backbone; it speaks of the words in `only`, if there are any, and of all otherwise."""
+    """The word tagger's net as a backbone; it speaks of the words in `only`, if there are any, and of all but those in
+    `without` otherwise."""
 
-    def __init__(self, checkpoint: Checkpoint, only: tuple[str, ...]):
+    def __init__(self, checkpoint: Checkpoint, only: tuple[str, ...], without: tuple[str, ...]):
         self.name = "the word tagger"
         self._tagger = load_tagger(checkpoint).eval()
         known: list[str] = checkpoint.values.get("words", [])
@@ -109,7 +110,12 @@ class _Tagger:
             raise BadInput(
                 f"the word tagger does not know {', '.join(map(repr, strange))}; it knows {', '.join(known)}"
             )
-        self._spoken = [known.index(word) for word in only] or list(range(self._tagger.options.words))
+        self._spoken = [known.index(word) for word in only]
+        if not only:
+            unsaid = {known.index(word) for word in without if word in known}
+            self._spoken = [n for n in range(self._tagger.options.words) if n not in unsaid]
+        if not self._spoken:
+            raise BadInput(f"'without' leaves no word of the word tagger, which knows {', '.join(known)}")
         self.net: nn.Module = self._tagger
         options = self._tagger.options
         self.pictures: Pictures | None = Pictures(size=(options.size, options.size))
@@ -138,15 +144,17 @@ def open_net(feature: Any, weights: str, tagger: Path | None, device: str, preci
         if feature.weights == "trained" and tagger is None:
             raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
         path = tagger if feature.weights == "trained" else Path(feature.weights)
-        return _open_tagger(str(path), weights, feature.only, device, precision)
+        return _open_tagger(str(path), weights, feature.only, feature.without, device, precision)
     if not isinstance(feature, BackboneFeature):
         raise BadInput(f"features of kind '{feature.kind}' are not extracted")
     return _open_backbone(feature.net, feature.weights, weights, feature.seed, feature.compiled, device, precision)
 
 
 @lru_cache(_KEPT)
-def _open_tagger(path: str, _hash: str, only: tuple[str, ...], device: str, precision: Precision) -> Net:
-    return Net(_Tagger(Checkpoint.load(Path(path)), only), device, precision)
+def _open_tagger(
+    path: str, _hash: str, only: tuple[str, ...], without: tuple[str, ...], device: str, precision: Precision
+) -> Net:
+    return Net(_Tagger(Checkpoint.load(Path(path)), only, without), device, precision)
 
 
 @lru_cache(_KEPT)

@@ -114,9 +114,10 @@ def extracted(
     batch: int,
     only: tuple[str, ...] = (),
     output: Literal["words", "tags"] = "words",
+    without: tuple[str, ...] = (),
 ) -> dict[str, np.ndarray]:
     """The words of videos, extracted in this order, with so much in a batch."""
-    options = TaggerFeature(output=output, weights=str(weights), only=only)
+    options = TaggerFeature(output=output, weights=str(weights), only=only, without=without)
     net = open_net(options, "some hash", None, "cpu", "auto")
     store = FeatureStore.create(folder, provenance={"extractor_key": "words"})
     owed = {video.id: f"key of {video.id}" for video in videos}
@@ -151,10 +152,18 @@ def test_only_some_of_the_words_in_the_order_asked_for(tmp_path: Path, weights: 
     tags = extracted(tmp_path / "tags", weights, videos, 1, output="tags")["v"]
     assert tags.shape == (6, 9) and len(np.unique(tags, axis=0)) > 1
     assert np.array_equal(extracted(tmp_path / "two", weights, videos, 1, ("h", "b"), "tags")["v"], tags[:, [7, 1]])
+    others = extracted(tmp_path / "others", weights, videos, 1, output="tags", without=("x", "b", "h", "a"))["v"]
+    assert np.array_equal(others, tags[:, [2, 3, 4, 5, 6, 8]]), "all others, in the tagger's order"
+    with pytest.raises(BadInput, match="leaves no word"):
+        extracted(tmp_path / "silent", weights, videos, 1, output="tags", without=tuple("abcdefghi"))
     with pytest.raises(BadInput, match="does not know 'x', 'y'; it knows a, b, c"):
         extracted(tmp_path / "none", weights, videos, batch=1, only=("a", "x", "y"))
     with pytest.raises(ValidationError, match="'only' chooses words and the output is 'rows'"):
         TaggerFeature(only=("a",))
+    with pytest.raises(ValidationError, match="'without' chooses words and the output is 'grid'"):
+        TaggerFeature(output="grid", without=("a",))
+    with pytest.raises(ValidationError, match="leave one of them out"):
+        TaggerFeature(output="tags", only=("a",), without=("b",))
     with pytest.raises(ValidationError, match="names a word twice"):
         TaggerFeature(output="words", only=("a", "a"))
 
@@ -181,11 +190,20 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     rows, _ = source()
     how = SAMPLING.model_dump(mode="json")
     assert rows == digest("tagger", 2, digest_file(weights), how), "rows of earlier versions stay fresh"
-    kinds = [source(output="words"), source(output="grid"), source(output="grid", over_time="mean"), source(output="tags")]
+    kinds = [
+        source(output="words"),
+        source(output="grid"),
+        source(output="grid", over_time="mean"),
+        source(output="tags"),
+    ]
     assert len({rows, *(key for key, _ in kinds)}) == 5
     assert kinds[2][1].endswith("(grid, averaged over time)")
     chosen = TaggerFeature(output="words", weights=str(weights), sampling="clips", only=("a", "b"))
     some = find_source(workspace, "demo", "x", chosen, {"clips": SAMPLING}, None)
     assert some.key != kinds[0][0] and some.words.endswith("(words), 2 of its words")
+    others = [chosen.model_copy(update={"only": (), "without": words}) for words in (("a", "b"), ("b", "a"), ("a",))]
+    found = [find_source(workspace, "demo", "x", feature, {"clips": SAMPLING}, None) for feature in others]
+    assert len({some.key, kinds[0][0], *(source.key for source in found)}) == 4 and found[0].key == found[1].key
+    assert found[0].words.endswith("(words), without 2 words")
     with pytest.raises(ValidationError, match="of the whole video already"):
         TaggerFeature(output="words", over_time="mean")

@@ -168,8 +168,11 @@ def _tagger_source(dataset: str, name: str, feature: TaggerFeature, how: Any, ta
         words = "a small net that learnt video-to-words on this training split"
     else:
         raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
-    taken = () if (feature.output, feature.over_time) == ("rows", "keep") else (feature.output, feature.over_time)
-    taken += (*feature.only, *("without", *sorted(feature.without)) * bool(feature.without))
+    taken: list[str] = (
+        [] if (feature.output, feature.over_time) == ("rows", "keep") else [feature.output, feature.over_time]
+    )
+    taken += feature.only
+    taken += ["without", *sorted(feature.without)] if feature.without else []
     key = digest("tagger", 2, weights, how, *taken)  # 2: batches of one size, filled across videos
     words += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
     words += f", {len(feature.only)} of its words" if feature.only else ""

@@ -21,9 +21,9 @@ from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
 from storage.catalogue import take_inventory
 from storage.datasets import read_dataset
-from storage.features import FeatureStore
-from storage.fingerprints import digest_file
-from storage.ledger import Ledger, Probed
+from storage.features.store import FeatureStore
+from storage.files.file_cache import Ledger, Probed
+from storage.files.hashing import digest_file
 from storage.workspace import Workspace
 from tasks.catalogue import PROBE_VERSION
 

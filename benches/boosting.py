@@ -31,16 +31,16 @@ from torch import Tensor
 from models.captioner import Captioner
 from models.captioners.lstm import SaLstmOptions, build_sa_lstm
 from models.losses.policy_gradient import PolicyGradient, Reward
+from models.metrics.ngrams import NgramIndex
 from models.rewards.baselines import against_samples
 from models.rewards.consensus import Consensus
 from models.rewards.local_discriminative import LocalDiscriminative
-from models.scores.ngrams import NgramIndex
 from models.training.loop import FitOptions, fit
 from models.training.objective import Objective
 from models.types import BOS, EOS, PAD
-from storage.features import FeatureStore
-from tasks.batches import CaptionBatches
-from tasks.feature_access import FeatureAccess
+from storage.features.store import FeatureStore
+from tasks.framework.feature_access import FeatureAccess
+from tasks.training.batches import CaptionBatches
 
 CORPUS, VIDEOS, SAMPLES, WORDS, ROWS, SIZE, LONGEST = 400, 32, 5, 4065, 28, 1536, 20
 FIRST = 4

@@ -22,8 +22,8 @@ import av
 import imageio_ffmpeg
 import numpy as np
 
-from storage.media import Probe, decode, probe
-from storage.sampling import Clips, EveryNth, Indices, Sampling, Uniform, choose_frames
+from storage.media.frame_sampling import Clips, EveryNth, Indices, Sampling, Uniform, choose_frames
+from storage.media.probe import Probe, decode, probe
 
 FPS, WIDTH, HEIGHT, DIGITS = 25, 320, 240, 16
 Pictures = list[np.ndarray]

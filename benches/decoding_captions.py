@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from models.captioner import Captioner
 from models.captioners.glrg import GlRgOptions, build_glrg
 from models.captioners.lstm import SaLstmOptions, build_sa_lstm
-from models.decoders.search import beam
-from models.encoders.attention import masked_softmax
+from models.decoding.search import beam
+from models.layers.attention import masked_softmax
 from models.losses.cross_entropy import CrossEntropy
 from models.types import BOS, EOS, PAD, UNK, Batch
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from storage.datasets.demo_scene import DETAILS
-from storage.references import References
 from storage.results import read_captions, read_jsonl
 from storage.runs import RunRecord, load_runs
+from storage.text.references import References
 from storage.workspace import Workspace
-from tasks.feature_access import FeatureAccess
+from tasks.evaluation.self_retrieval import log_probabilities
+from tasks.framework.feature_access import FeatureAccess
 from tasks.seed import captioner_options, load_captioner
-from tasks.self_retrieval import log_probabilities
 
 NAMES = tuple(name for name in DETAILS if name != "none")
 

@@ -52,16 +52,16 @@ from PIL import Image
 from models.backbones.backbone import Pictures
 from storage.datasets.demo import encode_clip
 from storage.datasets.folder import FolderOptions
-from storage.looks import Look, LookJob, gather, look_at
-from storage.media import probe
-from storage.sampling import Clips, Sampling, Uniform, choose_frames
+from storage.media.frame_sampling import Clips, Sampling, Uniform, choose_frames
+from storage.media.frame_stream import Look, LookJob, gather, look_at
+from storage.media.probe import probe
 from storage.workspace import Workspace
 from tasks.catalogue import catalogue
 from tasks.extract_features import ExtractOptions, extract_features
-from tasks.extraction import batch_size
-from tasks.extractors import BackboneFeature
-from tasks.nets import Net, open_net
-from tasks.runtime import Runtime
+from tasks.extraction.engine import batch_size
+from tasks.extraction.extractors import BackboneFeature
+from tasks.extraction.nets import Net, open_net
+from tasks.framework.runtime import Runtime
 from tasks.sample_frames import SamplingOptions, sample_frames
 
 SAMPLING: dict[str, Sampling] = {

@@ -23,8 +23,8 @@ import h5py
 import numpy as np
 import zarr
 
-from storage.feature_view import View
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
+from storage.features.view import View
 
 Reader = Callable[[list[int]], np.ndarray]
 OURS = "Longtake, whole batches"
@@ -219,8 +219,8 @@ def watch_training(view: View, videos: int, steps: int) -> None:
     from models.training.loop import FitOptions, fit
     from models.training.objective import Objective
     from models.zoo import build_captioner
-    from tasks.batches import CaptionBatches
-    from tasks.feature_access import FeatureAccess
+    from tasks.framework.feature_access import FeatureAccess
+    from tasks.training.batches import CaptionBatches
 
     ids = sorted(view.lengths())
     width = (view.tail or (0,))[-1]

@@ -20,8 +20,8 @@ from storage.records import SPLITS
 from storage.results import read_jsonl
 from storage.runs import RunRecord, load_runs
 from storage.workspace import Workspace
-from tasks.feature_access import FeatureAccess
 from tasks.find_key_frames import KEY_FRAMES
+from tasks.framework.feature_access import FeatureAccess
 
 STAGE = "find_key_frames"
 

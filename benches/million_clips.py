@@ -28,13 +28,13 @@ from extraction import draw, videos
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
 from models.neighbours import NearestItems
-from storage.features import FeatureStore
-from storage.looks import LookJob, gather, look_at
-from storage.media import probe
-from storage.sampling import Clips, Uniform
+from storage.features.store import FeatureStore
+from storage.media.frame_sampling import Clips, Uniform
+from storage.media.frame_stream import LookJob, gather, look_at
+from storage.media.probe import probe
 from storage.workspace import Workspace
-from tasks.extractors import BackboneFeature
-from tasks.nets import open_net
+from tasks.extraction.extractors import BackboneFeature
+from tasks.extraction.nets import open_net
 
 NETS = {"objects": ("resnet101", Uniform(frames=28)), "actions": ("r3d_18", Clips(positions=8, length=16))}
 TINY = Path(__file__).parents[1] / "tests" / "flows" / "tiny.yaml"
@@ -115,8 +115,8 @@ def training_step(path: Path) -> float:
     from models.training.loop import FitOptions, fit
     from models.training.objective import Objective
     from models.zoo import build_captioner
-    from tasks.batches import CaptionBatches
-    from tasks.feature_access import FeatureAccess
+    from tasks.framework.feature_access import FeatureAccess
+    from tasks.training.batches import CaptionBatches
 
     store = FeatureStore.create(path, provenance={"extractor_key": "x"})
     random = np.random.default_rng(1)

@@ -29,15 +29,15 @@ from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
+from models.metrics.bleu import bleu_4
+from models.metrics.cider import cider_d
+from models.metrics.document_frequencies import DocumentFrequencies
+from models.metrics.leave_one_out import SCORES, weigh
+from models.metrics.ngrams import NgramIndex
+from models.metrics.rouge import rouge_l
+from models.metrics.sentences import Sentences, VideoCaptions
 from models.rewards.consensus import Consensus
 from models.rewards.local_discriminative import DifferenceOptions, LocalDiscriminative, LocalOptions
-from models.scores.bleu import bleu_4
-from models.scores.cider import cider_d
-from models.scores.document_frequencies import DocumentFrequencies
-from models.scores.leave_one_out import SCORES, weigh
-from models.scores.ngrams import NgramIndex
-from models.scores.rouge import rouge_l
-from models.scores.sentences import Sentences, VideoCaptions
 from models.types import SPECIAL_TOKENS
 
 VIDEOS, SAMPLES, REFERENCES, CORPUS = 64, 5, 20, 6_500

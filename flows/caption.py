@@ -1,46 +1,132 @@
-"""Captioning as a Prefect flow. It takes plain values, so that a deployment can be started from the dashboard."""
+"""Captions for your own videos in Python:
+
+from flows.caption import Captioner
+
+captioner = Captioner.open("longtake-workspace")
+print(captioner("video.mp4"))
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
-from prefect import flow
+from flows.cli.options import existing
+from flows.recipe import Recipe, check_recipe
+from storage.datasets.user_files import gather_files
+from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
+from storage.records import ArtifactRef
+from storage.runs import RunRecord, load_runs
+from storage.workspace import Workspace
+from tasks.extraction.extractors import ImportedFeature, TaggerFeature, sampling_of
+from tasks.extraction.pretrained import fetch_weights
+from tasks.framework.runtime import Runtime
+from tasks.inference.user_file_stages import Carry, Trained, carry_here
+from tasks.inference.user_files import Captioned, Cut, FileCaptioner
 
-from flows.caption_lines import lines_of, shown_problems
-from flows.captions import Captioner
-from storage.caption_formats import as_row
-from storage.shots import ShotOptions
-from tasks.caption_files import WindowOptions
-from tasks.lost_console import outlive_console
-from tasks.prefect_task import run_stage
-from tasks.stage import Job
-
-
-@flow(name="caption", description="Captions for videos and images, by a run that is trained.")
-def caption_flow(
-    files: list[str],
-    workspace: str,
-    run: str | None = None,
-    n_best: int = 1,
-    windows: float | None = None,
-    shots: bool = False,
-) -> dict[str, list[dict[str, Any]]]:
-    """Caption files, folders and patterns as the worker sees them; returns captions and problems.
-
-    Args:
-        files: Paths of files and folders, and patterns.
-        workspace: The project's folder.
-        run: A run's id or its recipe's name; the newest finished run without it.
-        n_best: Captions a clip, best first.
-        windows: Cut videos into windows of so many seconds.
-        shots: Cut videos at their shot changes.
-    """
-    outlive_console()
-    cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots else None
-    found = Captioner.open(workspace, run, carry=_carry).caption(files, cut, n_best)
-    problems = [{"file": p.item, "kind": p.kind, "reason": p.reason} for p in shown_problems(found.problems)]
-    return {"captions": [as_row(line) for line in lines_of(found, n_best)], "problems": problems}
+_TRAINED_BY = ("boost", "seed[key_frames]", "seed")
+"""the stages that leave a captioner, the last one first; those of an ensemble have the seeds in their labels"""
 
 
-def _carry(job: Job) -> bool:
-    return run_stage(job, job.label, force=False)[1]
+class Captioner:
+    """The captioner of a run that is finished, ready for files of any name and place."""
+
+    def __init__(self, run: RunRecord, trained: Trained, carry: Carry = carry_here) -> None:
+        self.run, self.trained = run, trained
+        self._files = FileCaptioner(trained, carry)
+
+    @classmethod
+    def open(
+        cls, workspace: Path | str, run: str | None = None, retry_quarantined: bool = False, carry: Carry = carry_here
+    ) -> Captioner:
+        """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
+        space = existing(Path(workspace))
+        record = choose_run(space, run)
+        return cls(record, _trained(space, record, retry_quarantined), carry)
+
+    def __call__(self, file: Path | str) -> str:
+        """The caption of one file."""
+        found = self.caption([str(file)])
+        if found.problems:
+            problem = found.problems[0]
+            raise BadMedia(problem.kind, f"{problem.item}: {problem.reason}")
+        return found.clips[0].caption.caption
+
+    def caption(self, files: Sequence[str], cut: Cut = None, n_best: int = 1, keep_tables: bool = True) -> Captioned:
+        """Files, folders and patterns; what is wrong with some is among the problems. See tasks/inference/user_files.py."""
+        paths, problems = gather_files(files)
+        found = self._files.caption(paths, cut, n_best, keep_tables)
+        return Captioned(found.clips, [*problems, *found.problems], found.extracted)
+
+
+def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
+    """The newest finished run that has a captioner, among those of this id or recipe."""
+    runs = load_runs(workspace)
+    trained = [run for run in runs if run.state == "done" and _captioners(run)]
+    if not trained:
+        raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' makes one")
+    if wanted is None:
+        return trained[0]
+    by_id = [run for run in trained if run.id.startswith(wanted)]
+    found = [run for run in trained if run.recipe_name == wanted] or (by_id if len(by_id) == 1 else [])
+    if found:
+        return found[0]
+    if by_id:
+        raise UsageError(
+            f"{len(by_id)} runs begin with '{wanted}'; give more of the id: {', '.join(r.id for r in by_id)}"
+        )
+    known = ", ".join(dict.fromkeys(name for run in trained[:10] for name in (run.recipe_name, run.id)))
+    raise UsageError(f"no finished run is called '{wanted}'; give the id of a run or the name of its recipe: {known}")
+
+
+def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> Trained:
+    recipe = check_recipe(run.recipe, f"of run {run.id}")
+    features = {name: recipe.features[name] for name in recipe.captioner.features}
+    for name, feature in features.items():
+        if isinstance(feature, ImportedFeature):
+            raise BadInput(
+                f"run {run.id} ({run.title}) reads features '{name}' that were imported as '{feature.store}'; Longtake "
+                "cannot make them for new videos. Train with features of kind 'backbone' or 'tagger', or import "
+                "features of the new videos and run the recipe on them"
+            )
+    fetch_weights(features.values())
+    used = {sampling_of(feature) for feature in features.values()}
+    tagged = any(isinstance(feature, TaggerFeature) and feature.weights == "trained" for feature in features.values())
+    return Trained(
+        workspace,
+        features,
+        {name: how for name, how in recipe.sampling.items() if name in used},
+        recipe.decoding,
+        _runtime(recipe, retry_quarantined),
+        tuple(_result(workspace, run, label) for label in _captioners(run)),
+        _result(workspace, run, "prepare_text"),
+        _result(workspace, run, "train_tagger") if tagged else None,
+        _result(workspace, run, "seed") if "find_key_frames" in run.stages else None,
+    )
+
+
+def _captioners(run: RunRecord) -> list[str]:
+    """The labels of the stages whose captioner speaks at the end of a run: one, or those of an ensemble."""
+    for last in _TRAINED_BY:
+        if last in run.stages:
+            return [last]
+        if several := [label for label in run.stages if label.startswith(f"{last}[")]:
+            return several
+    return []
+
+
+def _runtime(recipe: Recipe, retry_quarantined: bool) -> Runtime:
+    """The run's own, here: a cluster or a bucket that served its training is not needed for some files."""
+    here = {"runner": "local", "address": "", "feature_bucket": "", "retry_quarantined": retry_quarantined}
+    return recipe.runtime.model_copy(update=here)
+
+
+def _result(workspace: Workspace, run: RunRecord, label: str) -> ArtifactRef:
+    """What a stage of the run made."""
+    stage, key = run.stages[label]
+    done = workspace.done(stage, key)
+    if done is None:
+        raise MissingFeatures(
+            f"the {stage} of run {run.id} is gone from {workspace.root}; run 'longtake run {run.recipe_name}' again"
+        )
+    return done.ref

@@ -8,9 +8,9 @@ from pathlib import Path
 from flows.recipe import Recipe, load_recipe
 from storage.datasets.demo import DemoOptions, draw_world
 from storage.errors import UsageError
-from storage.fingerprints import digest
+from storage.files.hashing import digest
 from storage.workspace import Workspace
-from tasks.progress import console, meter
+from tasks.framework.progress import console, meter
 
 
 def demo_recipe(workspace: Workspace, settings: Sequence[str], draw: bool = True, name: str = "demo") -> Recipe:

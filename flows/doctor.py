@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from storage.plain_text import without_login
+from storage.files.sanitising import without_login
 from storage.weights import WeightsFolder
 
 
@@ -81,11 +81,11 @@ def _ffmpeg() -> Finding:
 def _decoding() -> Finding:
     """Write a clip of three frames, decode it in a worker process, and look at the pixels."""
     from storage.datasets.demo import encode_clip
-    from storage.decode_pool import DecodePool
     from storage.errors import BadMedia, StorageError
-    from storage.looks import WHOLE, Look, LookJob, gather, look_at
-    from storage.media import probe
-    from storage.sampling import Uniform
+    from storage.media.decode_pool import DecodePool
+    from storage.media.frame_sampling import Uniform
+    from storage.media.frame_stream import WHOLE, Look, LookJob, gather, look_at
+    from storage.media.probe import probe
 
     frames = np.stack([np.full((64, 64, 3), shade, np.uint8) for shade in (40, 120, 200)])
     with TemporaryDirectory() as folder:
@@ -124,7 +124,7 @@ def _prefect() -> Finding:
 
 
 def _java() -> Finding:
-    from models.scores.java import NoJava, find_java
+    from models.metrics.java import NoJava, find_java
 
     try:
         return Finding("Java", str(find_java()))

@@ -11,16 +11,16 @@ from pydantic import TypeAdapter
 
 from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
 from storage.errors import StorageError, UsageError
-from storage.feature_export import ExportReport, Form, export_features
-from storage.feature_import import ImportReport, import_features, imports
-from storage.feature_remote import RemoteFeatures, Transfer
-from storage.feature_sources import read_ids
-from storage.feature_upkeep import Progress
-from storage.features import FeatureDType, FeatureStore
+from storage.features.exporting import ExportReport, Form, export_features
+from storage.features.import_sources import read_ids
+from storage.features.importing import ImportReport, import_features, imports
+from storage.features.maintenance import Progress
+from storage.features.remote_store import RemoteFeatures, Transfer
+from storage.features.store import FeatureDType, FeatureStore
 from storage.records import Problem
 from storage.workspace import Workspace
-from tasks.extractors import IMPORTED
-from tasks.progress import Meter, meter
+from tasks.extraction.extractors import IMPORTED
+from tasks.framework.progress import Meter, meter
 
 _MEGABYTE = 1_000_000
 

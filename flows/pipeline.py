@@ -10,7 +10,7 @@ from typing import Any
 from flows.plan import Plan, Planner, make_plan
 from flows.recipe import Recipe
 from flows.report import page_options
-from models.captioners.vre import VreOptions
+from models.captioners.vre.captioner import VreOptions
 from models.zoo import CaptionerOptions
 from storage.errors import BadInput
 from storage.records import SPLITS, ArtifactRef
@@ -20,14 +20,14 @@ from tasks.caption import CaptionOptions, caption
 from tasks.catalogue import catalogue
 from tasks.evaluate import evaluate
 from tasks.extract_features import ExtractOptions, extract_features
-from tasks.extractors import sampling_of
+from tasks.extraction.extractors import sampling_of
 from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
 from tasks.find_neighbours import find_neighbours
+from tasks.framework.stage import Stage
 from tasks.prepare_text import prepare_text
 from tasks.report import report
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.seed import SeedOptions, seed
-from tasks.stage import Stage
 from tasks.train_embedding import train_embedding
 from tasks.train_tagger import TrainTaggerOptions, train_tagger
 from tasks.weigh_captions import weigh_captions

@@ -18,8 +18,8 @@ from storage.errors import UsageError
 from storage.records import ArtifactRef
 from storage.runs import load_runs
 from storage.workspace import Done, Workspace, read_done
-from tasks.runtime import Runtime
-from tasks.stage import Job, Stage
+from tasks.framework.runtime import Runtime
+from tasks.framework.stage import Job, Stage
 
 State = Literal["done", "stale", "missing", "forced"]
 

@@ -14,22 +14,22 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from flows.yaml_text import read_yaml
-from models.captioners.vre import VreOptions
-from models.decoders.search import SearchOptions
-from models.embedding.tagger import TaggerOptions
+from models.captioners.vre.captioner import VreOptions
+from models.decoding.search import SearchOptions
+from models.tagger import TaggerOptions
 from models.zoo import CaptionerOptions
 from storage.datasets import DatasetOptions
 from storage.errors import UsageError
+from storage.media.frame_sampling import Clips, Sampling, Uniform
 from storage.options import Options
-from storage.sampling import Clips, Sampling, Uniform
-from storage.vocabulary import TextOptions
+from storage.text.vocabulary import TextOptions
 from tasks.boost import BoostingOptions
 from tasks.evaluate import EvaluationOptions
-from tasks.extractors import FeatureOptions, TaggerFeature, sampling_of
+from tasks.extraction.extractors import FeatureOptions, TaggerFeature, sampling_of
 from tasks.find_key_frames import KEY_FRAMES, KeyFrameOptions
 from tasks.find_neighbours import NeighbourOptions
+from tasks.framework.runtime import Runtime
 from tasks.report import ReportOptions
-from tasks.runtime import Runtime
 from tasks.seed import SeedingOptions
 from tasks.train_embedding import EmbeddingOptions
 from tasks.train_tagger import TaggerTraining

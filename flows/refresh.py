@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.execute import Outcome, run_plan, run_with_prefect
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan
 from flows.recipe import Recipe, recipe_text
-from flows.run import Outcome, run_plan, run_with_prefect
 from storage.catalogue import Changes
-from storage.glance import glance
+from storage.files.folder_fingerprint import glance
 from storage.runs import RunRecord, load_runs
 from storage.workspace import Done, Workspace
 from tasks.catalogue import changes_since
-from tasks.pretrained import fetch_weights
+from tasks.extraction.pretrained import fetch_weights
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def refresh(news: News, retrain_after: int) -> Refreshed:
     """Take the news in, inside a flow, and send the event if the data changed."""
     from prefect.logging import get_run_logger
 
-    from flows.artifacts import name_run
-    from flows.events import DATASET_CHANGED, ENOUGH, resource, send
+    from flows.orchestration.artifacts import name_run
+    from flows.orchestration.events import DATASET_CHANGED, ENOUGH, resource, send
 
     plan = news.plan
     retrain = news.data_changed and news.since_training.videos >= retrain_after
@@ -127,7 +127,7 @@ def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> 
     news = look_for_news(recipe, workspace)
     if not news.any:
         return Refreshed(news, None, False)
-    from flows.prefect_flow import refresh_flow
+    from flows.orchestration.flows import refresh_flow
 
     values = {"recipe": recipe_text(recipe), "workspace": str(workspace.root), "retrain_after": retrain_after}
     refreshed: Refreshed = run_with_prefect(refresh_flow, str(news), values, len(news.plan.steps))

@@ -13,8 +13,8 @@ from storage.records import ArtifactRef
 from storage.runs import RunRecord, load_runs
 from storage.workspace import Workspace
 from tasks.compare_runs import ComparedRun, ComparisonOptions, compare_runs
+from tasks.framework.stage import Job
 from tasks.report import PageOptions, report
-from tasks.stage import Job
 
 _INPUTS = {
     "catalogue": "catalogue",

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from models.scores.bootstrap import Difference, compare, intervals
-from models.scores.corpus import SCORES, score_captions
-from models.scores.diversity import diversity
-from storage.caption_files import read_predictions, read_reference_file
+from models.metrics.bootstrap import Difference, compare, intervals
+from models.metrics.corpus import SCORES, score_captions
+from models.metrics.diversity import diversity
 from storage.errors import BadInput
-from storage.ptb import ptb_tokenize
+from storage.text.caption_files import read_predictions, read_reference_file
+from storage.text.ptb_tokenizer import ptb_tokenize
 
 
 @dataclass(frozen=True)

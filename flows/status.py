@@ -8,16 +8,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.cli_options import typed
+from flows.cli.options import typed
+from flows.cli.printing import print_next, print_problems
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan, Step
-from flows.printing import print_next, print_problems
 from flows.recipe import Recipe, shipped_recipes
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
 from storage.runs import load_runs
 from storage.workspace import Workspace
-from tasks.extractors import Source
-from tasks.problems import gather_problems
+from tasks.extraction.extractors import Source
+from tasks.framework.quarantine import gather_problems
 
 _COLOURS = {"done": "green", "stale": "yellow", "missing": "cyan", "forced": "magenta"}
 _RUN_COLOURS = {"done": "green", "failed": "red"}

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from models.decoders.lstm import DecoderWithStates, ForcedStates
-from models.decoders.scheduled_sampling import Own, mixed_words
-from models.reconstructors import Rebuilt, Reconstructor
+from models.captioners.recnet.reconstructors import Rebuilt, Reconstructor
+from models.decoding.scheduled_sampling import Own, mixed_words
+from models.layers.lstm_decoder import DecoderWithStates, ForcedStates
 from models.types import PAD, Batch, Decoder, Encoder, Memory
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ class Captioner(nn.Module):
     def word_logits(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> tuple[Tensor, Tensor]:
         """The same pass at the R real tokens only, EOS included: logits (R, V) and the tokens (R,).
 
-        With `truth` below 1 the words fed are mixed with the captioner's own (`models.decoders.scheduled_sampling`);
+        With `truth` below 1 the words fed are mixed with the captioner's own (`models.decoding.scheduled_sampling`);
         those to be said stay the true ones."""
         said = self.forced_pass(batch, truth, own)
         return said.logits, said.words

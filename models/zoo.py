@@ -11,13 +11,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from models.captioner import Captioner
-from models.captioners.g2l import G2lOptions, build_g2l
+from models.captioners.g2l.captioner import G2lOptions, build_g2l
 from models.captioners.gld import ShowTellOptions, TopDownOptions, build_show_tell, build_top_down
 from models.captioners.glrg import GlRgOptions, build_glrg
 from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_mp_lstm, build_sa_lstm
-from models.captioners.recnet import RecNetOptions, build_recnet
+from models.captioners.recnet.captioner import RecNetOptions, build_recnet
 from models.captioners.s2vt import S2vtOptions, build_s2vt
-from models.captioners.vre import VreOptions, build_vre
+from models.captioners.vre.captioner import VreOptions, build_vre
 
 CaptionerOptions = Annotated[
     SaLstmOptions

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.atomic import write_parquet
 from storage.datasets.dataset import Dataset
 from storage.errors import StorageError
-from storage.fingerprints import digest, digest_rows
-from storage.ledger import Ledger, Probed
+from storage.files.atomic import write_parquet
+from storage.files.file_cache import Ledger, Probed
+from storage.files.hashing import digest, digest_rows
 from storage.records import SPLITS, Caption, Problem, VideoRecord
 
 ABSENT = "absent"  # the key of a video whose file is not there

@@ -14,8 +14,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from storage.atomic import replacing, write_bytes
 from storage.errors import Mismatch, StorageError
+from storage.files.atomic import replacing, write_bytes
 
 _FORMAT = "longtake-checkpoint-1"
 

@@ -7,7 +7,7 @@ LongtakeError              printed without a traceback; exit code 1
 │   └── BadMedia           one video or image cannot be decoded: a row of the quarantine, never the end of a batch
 ├── MissingFeatures        a model wants features that no store has
 ├── Mismatch               two artifacts that were not made for each other
-├── ClusterLost            workers of a cluster die again and again (tasks/cluster.py)
+├── ClusterLost            workers of a cluster die again and again (tasks/extraction/cluster.py)
 └── StorageError           the workspace cannot be read or written (full, read-only, damaged)
     └── PassingFailure     a disk or network that may answer the next time: worth another try
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from storage.atomic import write_json
 from storage.errors import StorageError, explained
+from storage.files.atomic import write_json
 from storage.workspace import Workspace
 
 

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.atomic import replacing, write_json
 from storage.errors import BadInput, StorageError, explained
+from storage.files.atomic import replacing, write_json
 
 _NET = re.compile(r"([a-z]+:)?[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}(@[0-9]+)?")
 

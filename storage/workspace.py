@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.atomic import TEMP_MARK, write_json
 from storage.errors import StorageError, explain_os_error, explained
+from storage.files.atomic import TEMP_MARK, write_json
 from storage.records import ArtifactRef
 
 FORMAT = 1

@@ -11,15 +11,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from models.captioners.recnet import RecNetOptions
+from models.captioners.recnet.captioner import RecNetOptions
+from models.captioners.recnet.reconstruction_loss import Reconstruction
 from models.losses.cross_entropy import CrossEntropy
 from models.losses.policy_gradient import Dropout, PolicyGradient, Reward, signs_of_collapse
-from models.losses.reconstruction import Reconstruction
 from models.rewards.baselines import BaselineOptions, SampleBaseline, TruthBaseline, truth_means
+from models.rewards.combined import SumOfRewards
 from models.rewards.consensus import Consensus, ConsensusOptions
 from models.rewards.global_discriminative import GlobalOptions
 from models.rewards.local_discriminative import LocalDiscriminative, WordRewardOptions
-from models.rewards.sum import SumOfRewards
 from models.training.loop import FitOptions, undisturbed
 from models.training.objective import Objective, Term
 from models.zoo import CaptionerOptions
@@ -27,19 +27,19 @@ from storage.checkpoints import Checkpoint
 from storage.errors import MissingFeatures
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.references import References
-from storage.text_tables import ReferenceTable
-from tasks.batches import CaptionBatches
-from tasks.captioning import validation_cider
-from tasks.feature_access import FeatureAccess
-from tasks.global_reward import open_global_reward
+from storage.text.references import References
+from storage.text.tables import ReferenceTable
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.progress import console
+from tasks.framework.stage import Made, Work, stage
+from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_index, open_weights
-from tasks.progress import console
 from tasks.seed import captioner_options, load_captioner
-from tasks.stage import Made, Work, stage
-from tasks.training_run import Best, Judgement, Trained, Training, finish_training
-from tasks.training_state import resume
-from tasks.training_together import trained_together
+from tasks.training.batches import CaptionBatches
+from tasks.training.distributed import trained_together
+from tasks.training.global_reward import open_global_reward
+from tasks.training.state import resume
+from tasks.training.trainer import Best, Judgement, Trained, Training, finish_training
 
 
 class BoostingOptions(FitOptions):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from models.decoders.search import SearchOptions
-from storage.atomic import write_jsonl
+from models.decoding.search import SearchOptions
 from storage.catalogue import Catalogue
 from storage.errors import MissingFeatures
+from storage.files.atomic import write_jsonl
 from storage.options import Options
 from storage.records import ArtifactRef, Split
-from storage.references import References
-from tasks.captioning import caption_videos
-from tasks.progress import meter
-from tasks.stage import Made, Work, stage
-from tasks.trained import open_trained
+from storage.text.references import References
+from tasks.framework.progress import meter
+from tasks.framework.stage import Made, Work, stage
+from tasks.inference.generate import caption_videos
+from tasks.training.trained_captioners import open_trained
 
 
 class CaptionOptions(Options):

@@ -10,13 +10,13 @@ from typing import Any
 
 from storage.catalogue import Catalogue, Changes, Inventory, compare, take_inventory, write_catalogue
 from storage.datasets import DatasetOptions, read_dataset
-from storage.decode_pool import DecodePool
 from storage.errors import BadMedia
-from storage.ledger import Ledger, Probed
-from storage.media import Probe, probe
+from storage.files.file_cache import Ledger, Probed
+from storage.media.decode_pool import DecodePool
+from storage.media.probe import Probe, probe
 from storage.workspace import Done, Workspace
-from tasks.progress import Meter, meter
-from tasks.stage import Foresight, Made, Work, stage
+from tasks.framework.progress import Meter, meter
+from tasks.framework.stage import Foresight, Made, Work, stage
 
 PROBE_VERSION = 2  # bump when probing finds other facts; 2: cuts, late starts and B-frames in AVI
 FACTS = tuple(field.name for field in fields(Probe) if field.name != "pts")

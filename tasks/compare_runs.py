@@ -12,21 +12,21 @@ from typing import Any
 
 from pydantic import Field
 
-from models.scores.bootstrap import compare
-from models.scores.corpus import SCORES, Scored, score_captions
-from storage.atomic import write_text
+from models.metrics.bootstrap import compare
+from models.metrics.corpus import SCORES, Scored, score_captions
+from storage.files.atomic import write_text
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.references import References
 from storage.results import CaptionRow, read_captions, read_scores
-from tasks import report_words
-from tasks.comparison_page import ComparedClip, ComparisonPage, PairedScore, Pairing, RunColumn, Told
-from tasks.feature_access import read_about
-from tasks.page_rendering import render_comparison
+from storage.text.references import References
+from tasks.framework.feature_access import read_about
+from tasks.framework.stage import Made, Work, stage
 from tasks.report import run_scores
-from tasks.report_curves import overlaid, phase_points
-from tasks.report_pictures import NONE, read_pictures
-from tasks.stage import Made, Work, stage
+from tasks.reporting import description as report_words
+from tasks.reporting.comparison_page import ComparedClip, ComparisonPage, PairedScore, Pairing, RunColumn, Told
+from tasks.reporting.curves import overlaid, phase_points
+from tasks.reporting.pictures import NONE, read_pictures
+from tasks.reporting.rendering import render_comparison
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NOT_COMPARED = ("name", "about", "report", "runtime")

@@ -9,21 +9,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from models.scores.bootstrap import intervals
-from models.scores.corpus import score_captions
-from models.scores.diversity import diversity
-from models.scores.java import NoJava, find_java
-from storage.atomic import write_json
+from models.metrics.bootstrap import intervals
+from models.metrics.corpus import score_captions
+from models.metrics.diversity import diversity
+from models.metrics.java import NoJava, find_java
 from storage.errors import BadInput, StorageError, UsageError
+from storage.files.atomic import write_json
 from storage.options import Options
 from storage.records import ArtifactRef, Split
-from storage.references import References
 from storage.results import read_captions, read_scores
-from tasks.attention_masking import attention_masking
-from tasks.progress import meter
-from tasks.self_retrieval import recall_at, self_retrieval
-from tasks.stage import Made, Work, stage
-from tasks.trained import open_trained
+from storage.text.references import References
+from tasks.evaluation.attention_masking import attention_masking
+from tasks.evaluation.self_retrieval import recall_at, self_retrieval
+from tasks.framework.progress import meter
+from tasks.framework.stage import Made, Work, stage
+from tasks.training.trained_captioners import open_trained
 
 
 class EvaluationOptions(Options):

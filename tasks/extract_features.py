@@ -14,24 +14,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.atomic import write_json, write_parquet
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import MissingFeatures
-from storage.feature_view import View
-from storage.features import FeatureStore
-from storage.fingerprints import digest
+from storage.features.store import FeatureStore
+from storage.features.view import View
+from storage.files.atomic import write_json, write_parquet
+from storage.files.hashing import digest
+from storage.media.frame_sampling import Sampling
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem
-from storage.sampling import Sampling
 from storage.workspace import Done, Workspace
 from tasks.catalogue import nameless
-from tasks.extraction import Video
-from tasks.extractors import FeatureOptions, Source, find_source
-from tasks.frames import probes_of
-from tasks.progress import meters
+from tasks.extraction.engine import Video
+from tasks.extraction.extractors import FeatureOptions, Source, find_source
+from tasks.extraction.frames import probes_of
+from tasks.extraction.shards import Owed, Shard, mirror_of, run_shards
+from tasks.framework.progress import meters
+from tasks.framework.stage import Foresight, Made, Work, stage
 from tasks.sample_frames import read_plan
-from tasks.shards import Owed, Shard, mirror_of, run_shards
-from tasks.stage import Foresight, Made, Work, stage
 
 _MANY_SEGMENTS = 32  # of small updates; merged, so that opening a store stays quick
 

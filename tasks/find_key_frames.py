@@ -15,21 +15,21 @@ import pyarrow as pa
 import torch
 from pydantic import Field
 
-from models.captioners.vre import VreOptions
-from storage.atomic import write_json, write_parquet
+from models.captioners.vre.captioner import VreOptions
 from storage.errors import BadInput, MissingFeatures
-from storage.features import FeatureStore
-from storage.fingerprints import digest
+from storage.features.store import FeatureStore
+from storage.files.atomic import write_json, write_parquet
+from storage.files.hashing import digest
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
-from storage.references import References
+from storage.text.references import References
 from storage.workspace import Workspace
 from tasks.extract_features import read_rows, versions
-from tasks.extractors import Source
-from tasks.feature_access import FeatureAccess
-from tasks.progress import meter
+from tasks.extraction.extractors import Source
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.progress import meter
+from tasks.framework.stage import Foresight, Made, Work, stage
 from tasks.seed import captioner_options, load_captioner
-from tasks.stage import Foresight, Made, Work, stage
 
 KEY_FRAMES = "key_frames"
 """the name of the feature: a row [1, 1] a video, the number of its key frame among the rows of its features over time"""

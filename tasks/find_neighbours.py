@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from models.neighbours import ROWS, Metric, NearestItems
-from storage.atomic import write_parquet
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import BadInput, MissingFeatures
+from storage.files.atomic import write_parquet
 from storage.neighbours import NeighbourFacts, block_path, neighbour_table, read_block
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem, Split
-from tasks.feature_access import FeatureAccess
-from tasks.progress import meter
-from tasks.stage import Made, Work, stage
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.progress import meter
+from tasks.framework.stage import Made, Work, stage
 
 
 class NeighbourOptions(Options):

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.scores.document_frequencies import DocumentFrequencies
-from models.scores.leave_one_out import weigh
-from models.scores.ngrams import NgramIndex
-from models.scores.sentences import MAX_WORDS, Sentences, VideoCaptions
+from models.metrics.document_frequencies import DocumentFrequencies
+from models.metrics.leave_one_out import weigh
+from models.metrics.ngrams import NgramIndex
+from models.metrics.sentences import MAX_WORDS, Sentences, VideoCaptions
 from storage.catalogue import Catalogue
 from storage.errors import BadInput
-from storage.fingerprints import digest
+from storage.files.hashing import digest
 from storage.records import SPLITS, ArtifactRef
-from storage.references import References, write_references
-from storage.text_tables import (
+from storage.text.references import References, write_references
+from storage.text.tables import (
     ReferenceTable,
     WeightTable,
     read_frequency_table,
@@ -23,9 +23,9 @@ from storage.text_tables import (
     write_frequency_table,
     write_weight_table,
 )
-from storage.vocabulary import TextOptions
+from storage.text.vocabulary import TextOptions
 from storage.workspace import Workspace
-from tasks.stage import Foresight, Made, Work, stage
+from tasks.framework.stage import Foresight, Made, Work, stage
 
 VERSION = 2  # 2: with document frequencies, references as token ids and caption weights
 

@@ -14,29 +14,29 @@ import yaml
 from pydantic import Field
 
 from models.zoo import CaptionerOptions
-from storage.atomic import write_text
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
+from storage.files.atomic import write_text
 from storage.neighbours import Neighbours, Twins, near_twins
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
-from storage.references import References
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.runs import load_runs
+from storage.text.references import References
 from storage.workspace import read_done
-from tasks import report_words
-from tasks.feature_access import FeatureAccess
-from tasks.gaze import Gaze, Places, boxes_beside, cells_of, find_gazes, looks_again, region_feature
-from tasks.page_rendering import render_report
-from tasks.problems import gather_problems
-from tasks.published import BENCHMARKS
-from tasks.report_curves import masking_curve, phase_points, run_curves
-from tasks.report_page import Clip, ReportPage, Score, StageLine, TwinClips
-from tasks.report_pictures import NONE, Pictures, take_pictures, write_pictures
+from tasks.evaluation.near_duplicates import caption_twins
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.quarantine import gather_problems
+from tasks.framework.stage import Made, Work, stage
+from tasks.reporting import description as report_words
+from tasks.reporting.attention_maps import Gaze, Places, boxes_beside, cells_of, find_gazes, looks_again, region_feature
+from tasks.reporting.curves import masking_curve, phase_points, run_curves
+from tasks.reporting.page import Clip, ReportPage, Score, StageLine, TwinClips
+from tasks.reporting.pictures import NONE, Pictures, take_pictures, write_pictures
+from tasks.reporting.published import BENCHMARKS
+from tasks.reporting.rendering import render_report
 from tasks.seed import captioner_options, load_captioner
-from tasks.stage import Made, Work, stage
 from tasks.train_tagger import load_tagger
-from tasks.twins import caption_twins
 
 
 class ReportOptions(Options):

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.atomic import write_parquet
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import BadMedia
+from storage.files.atomic import write_parquet
+from storage.media.frame_sampling import Sampling, choose_frames
 from storage.options import Options
 from storage.records import ArtifactRef, Problem
-from storage.sampling import Sampling, choose_frames
-from tasks.frames import probes_of
-from tasks.stage import Made, Work, stage
+from tasks.extraction.frames import probes_of
+from tasks.framework.stage import Made, Work, stage
 
 _SCHEMA = pa.schema(
     [

@@ -11,12 +11,12 @@ import torch
 from pydantic import Field, TypeAdapter, model_validator
 
 from models.captioner import Captioner
-from models.captioners.recnet import RecNetOptions
-from models.captioners.vre import VreCaptioner, VreOptions
-from models.decoders.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
+from models.captioners.recnet.captioner import RecNetOptions
+from models.captioners.recnet.reconstruction_loss import Reconstruction
+from models.captioners.vre.captioner import VreCaptioner, VreOptions
+from models.captioners.vre.key_frame_loss import RefocusLoss, RewardMemory, StepLoss
+from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
-from models.losses.reconstruction import Reconstruction
-from models.losses.refocus import RefocusLoss, RewardMemory, StepLoss
 from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
 from models.training.parallel import Ranks
@@ -25,15 +25,15 @@ from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures, UsageError
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.references import References
-from tasks.batches import CaptionBatches
-from tasks.captioning import validation_cider
-from tasks.feature_access import FeatureAccess
+from storage.text.references import References
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.stage import Made, Work, stage
+from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_weights
-from tasks.stage import Made, Work, stage
-from tasks.training_run import Judgement, Training, finish_training
-from tasks.training_state import resume
-from tasks.training_together import trained_together
+from tasks.training.batches import CaptionBatches
+from tasks.training.distributed import trained_together
+from tasks.training.state import resume
+from tasks.training.trainer import Judgement, Training, finish_training
 
 
 class SeedingOptions(FitOptions):

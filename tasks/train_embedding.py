@@ -11,20 +11,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.embedding.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
 from models.training.loop import FitOptions
 from models.training.objective import Objective
+from models.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.references import References
-from tasks.batches import CaptionBatches, pad
-from tasks.feature_access import FeatureAccess
-from tasks.progress import console
-from tasks.stage import Made, Work, stage
-from tasks.training_run import Judgement, Training, finish_training
-from tasks.training_state import resume
+from storage.text.references import References
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.progress import console
+from tasks.framework.stage import Made, Work, stage
+from tasks.training.batches import CaptionBatches, pad
+from tasks.training.state import resume
+from tasks.training.trainer import Judgement, Training, finish_training
 
 
 class EmbeddingTraining(FitOptions):

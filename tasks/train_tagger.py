@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from models.embedding.tagger import TagBatch, TaggerOptions, TagLoss, WordTagger
+from models.tagger import TagBatch, TaggerOptions, TagLoss, WordTagger
 from models.training.loop import FitOptions
 from models.training.objective import Objective
-from storage.atomic import write_jsonl
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia
+from storage.files.atomic import write_jsonl
+from storage.media.frame_sampling import Sampling
+from storage.media.resize import Fit
 from storage.options import Options
-from storage.pictures import Fit
 from storage.records import ArtifactRef
-from storage.references import References
-from storage.sampling import Sampling
-from tasks.frames import read_frames
-from tasks.progress import meter
-from tasks.stage import Made, Work, stage
-from tasks.training_state import model_only, resume, to_checkpoint, train
+from storage.text.references import References
+from tasks.extraction.frames import read_frames
+from tasks.framework.progress import meter
+from tasks.framework.stage import Made, Work, stage
+from tasks.training.state import model_only, resume, to_checkpoint, train
 
 
 class TaggerTraining(FitOptions):

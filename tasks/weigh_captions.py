@@ -15,19 +15,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.scores.java import JavaFailed
-from models.scores.meteor import Meteor
-from storage.atomic import write_bytes
+from models.metrics.java import JavaFailed
+from models.metrics.meteor import Meteor
 from storage.catalogue import Catalogue
 from storage.errors import BadInput, LongtakeError
-from storage.fingerprints import digest_rows
+from storage.files.atomic import write_bytes
+from storage.files.hashing import digest_rows
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.references import EOS_COUNTS, split_key, tokenise
-from storage.text_tables import Origin, caption_id, write_weight_table
+from storage.text.references import EOS_COUNTS, split_key, tokenise
+from storage.text.tables import Origin, caption_id, write_weight_table
+from tasks.framework.progress import meter
+from tasks.framework.stage import Made, Work, stage
 from tasks.prepare_text import caption_rows
-from tasks.progress import meter
-from tasks.stage import Made, Work, stage
 
 _BLOCK = 1000  # captions, some seconds of Java: what a kill can cost; never changes the result
 

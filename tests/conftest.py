@@ -14,8 +14,8 @@ import pytest
 from storage.datasets.demo import DemoOptions, draw_world
 from storage.records import ArtifactRef
 from storage.workspace import Workspace
-from tasks.runtime import Runtime
-from tasks.stage import Job, Stage
+from tasks.framework.runtime import Runtime
+from tasks.framework.stage import Job, Stage
 
 TINY_WORLD = DemoOptions(seed=1, train=10, val=4, test=4, size=48, captions=4)
 

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows.captions import Captioner
+from flows.caption import Captioner
 from storage.errors import BadMedia, LongtakeError, UsageError
 from storage.results import CaptionRow
-from tasks.thumbnails import thumbnails
+from tasks.inference.thumbnails import thumbnails
 
 _MOST_FRAMES = 24
 _FRAMES = 12

@@ -11,12 +11,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.decoders.show_tell import ShowTellDecoder
-from models.decoders.topdown import TopDownDecoder
-from models.embedding.vse import as_rows, pooled
-from models.encoders.temporal import Join, TemporalEncoder
+from models.captioners.show_tell_decoder import ShowTellDecoder
+from models.captioners.top_down_decoder import TopDownDecoder
+from models.layers.temporal_encoder import Join, TemporalEncoder
 from models.options import Options
 from models.types import Memory
+from models.vse import as_rows, pooled
 
 
 class ShowTellOptions(Options):

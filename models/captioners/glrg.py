@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from models.captioner import Captioner, wanted_sizes
-from models.decoders.lstm import FedLstmDecoder, Feed
-from models.encoders.glrg import Fusion, GlobalLocalEncoder
+from models.captioners.glrg_encoder import Fusion, GlobalLocalEncoder
+from models.layers.lstm_decoder import FedLstmDecoder, Feed
 from models.options import Options
 
 

@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from models.captioner import Captioner, wanted_sizes
-from models.decoders.lstm import LstmDecoder
-from models.encoders.attention import AdditiveAttention, MeanContext
-from models.encoders.temporal import Join, TemporalEncoder
+from models.layers.attention import AdditiveAttention, MeanContext
+from models.layers.lstm_decoder import LstmDecoder
+from models.layers.temporal_encoder import Join, TemporalEncoder
 from models.options import Options
 
 

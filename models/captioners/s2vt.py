@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from models.captioner import Captioner, wanted_sizes
-from models.decoders.s2vt import S2vtDecoder
-from models.encoders.temporal import Join, TemporalEncoder
+from models.captioners.s2vt_decoder import S2vtDecoder
+from models.layers.temporal_encoder import Join, TemporalEncoder
 from models.options import Options
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from models.captioner import Captioner
-from models.decoders.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
+from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.types import PAD, Batch
 
 

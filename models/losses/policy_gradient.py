@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from models.captioner import Captioner
-from models.decoders.likelihood import chosen, sampled_batch
-from models.decoders.search import greedy, sample
+from models.decoding.likelihood import chosen, sampled_batch
+from models.decoding.search import greedy, sample
 from models.rewards.baselines import (
     BaselineOptions,
     GreedyBaseline,

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from models.metrics.leave_one_out import SCORES
+from models.metrics.ngrams import NgramIndex
+from models.metrics.sentences import Sentences
 from models.options import Options
-from models.scores.leave_one_out import SCORES
-from models.scores.ngrams import NgramIndex
-from models.scores.sentences import Sentences
 from models.types import EOS, PAD
 
 

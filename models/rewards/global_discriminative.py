@@ -12,8 +12,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from models.embedding.vse import VisualSemantic, max_of_hinges, scores
 from models.options import Options
+from models.vse import VisualSemantic, max_of_hinges, scores
 
 
 class GlobalOptions(Options):

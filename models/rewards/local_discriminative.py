@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from models.metrics.cider import SIGMA, cider_d
+from models.metrics.compiling import kernel
+from models.metrics.ngrams import ORDER_EDGES, NgramIndex, tfidf_norms
+from models.metrics.sentences import MAX_WORDS, Sentences
 from models.options import Options
 from models.rewards.consensus import spoken
-from models.scores.cider import SIGMA, cider_d
-from models.scores.compiling import kernel
-from models.scores.ngrams import ORDER_EDGES, NgramIndex, tfidf_norms
-from models.scores.sentences import MAX_WORDS, Sentences
 
 _WORD, _MASK, _ONE = np.uint64(16), np.uint64(0xFFFF), np.uint64(1)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from models.decoders.words import WordLayer
+from models.layers.output_layer import WordLayer
 
 
 def compile_parts(model: nn.Module) -> int:

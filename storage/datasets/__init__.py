@@ -18,10 +18,10 @@ from storage.datasets.coco import CocoOptions, read_coco
 from storage.datasets.dataset import Dataset, find_videos
 from storage.datasets.demo import DemoOptions, read_demo
 from storage.datasets.folder import FolderOptions, read_folder
-from storage.datasets.loose import LooseOptions, read_loose
 from storage.datasets.msrvtt import FILES as MSRVTT_FILES
 from storage.datasets.msrvtt import MsrvttOptions, read_msrvtt
 from storage.datasets.msvd import SENTENCES, MsvdOptions, find_corpora, read_msvd
+from storage.datasets.user_files import LooseOptions, read_loose
 from storage.errors import BadInput
 
 __all__ = [

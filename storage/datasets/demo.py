@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from storage.atomic import TEMP_MARK, sync_folder, write_bytes, write_json, write_jsonl
 from storage.datasets.dataset import Dataset, DatasetName
 from storage.datasets.demo_draw import SOUND_RATE, draw_frames, draw_sound
 from storage.datasets.demo_scene import DETAIL_SHARE, Clip, plan_world
 from storage.datasets.folder import FolderOptions, read_folder
 from storage.errors import BadInput, explained
+from storage.files.atomic import TEMP_MARK, sync_folder, write_bytes, write_json, write_jsonl
 from storage.options import Options
 from storage.records import Split
 

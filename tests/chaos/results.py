@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from storage.atomic import TEMP_MARK
-from storage.feature_remote import RemoteFeatures
-from storage.features import FeatureStore
-from storage.fingerprints import digest, digest_file
+from storage.features.remote_store import RemoteFeatures
+from storage.features.store import FeatureStore
+from storage.files.atomic import TEMP_MARK
+from storage.files.hashing import digest, digest_file
 from storage.workspace import read_done
 
 SAY_TIMES = {"done.json", "report.html"}

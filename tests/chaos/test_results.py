@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.feature_remote import RemoteFeatures
-from storage.features import FeatureStore
+from storage.features.remote_store import RemoteFeatures
+from storage.features.store import FeatureStore
 from storage.records import ArtifactRef
 from storage.workspace import Done, Workspace
 from tests.chaos.results import Results, differences, results, results_of_bucket, rows_of

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.cli import main
+from flows.cli.main import main
 from flows.pipeline import plan_pipeline
 from storage.workspace import Workspace
 from tests.flows.toy_place import LABELS, TOY, Place, carried_out, recipe_on

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from flows.execute import problems_so_far
 from flows.pipeline import plan_pipeline
-from flows.run import problems_so_far
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
 from storage.workspace import Workspace
 from tests.flows.toy_place import TOY, carried_out, recipe_on
 from tests.storage.broken_files import Broken, write_broken_files, write_odd_entries

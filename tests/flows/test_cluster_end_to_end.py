@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
 from tests.tasks.process_family import MARK, family, kill_a_busy_worker, wait_for
 
 TINY = Path(__file__).with_name("tiny.yaml")

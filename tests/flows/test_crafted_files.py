@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from storage.errors import LongtakeError, StorageError
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
 from storage.runs import load_runs, save_run
 from storage.workspace import Workspace, read_done
 from tests.flows.conftest import Longtake
@@ -142,7 +142,7 @@ def test_a_run_record_names_nothing_outside_its_workspace(longtake: Longtake, pl
 
 def test_what_a_workspace_brings_is_never_taken_for_a_result_of_prefect(tmp_path: Path) -> None:
     """A record of Prefect's own says how it is to be unpickled. So results lie in Prefect's folder, not in workspaces."""
-    from flows import orchestrator
+    from flows.orchestration import embedded_server as orchestrator
 
     set_by_us = {}
     with pytest.MonkeyPatch.context() as patched:

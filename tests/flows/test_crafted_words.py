@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.artifacts import quarantine_rows
+from flows.cli.printing import out
+from flows.orchestration.artifacts import quarantine_rows
 from flows.pipeline import plan_pipeline
-from flows.printing import out
-from storage.caption_formats import RENDERERS, CaptionLine
-from storage.plain_text import has_login, visible, without_login
+from storage.files.sanitising import has_login, visible, without_login
 from storage.records import Problem
+from storage.text.caption_formats import RENDERERS, CaptionLine
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import Place, carried_out, recipe_on

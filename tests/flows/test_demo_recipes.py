@@ -16,10 +16,10 @@ from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, load_recipe, shipped_recipes
 from storage.results import read_jsonl, read_scores
 from storage.workspace import Workspace
+from tests import ROOT
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import carried_out
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "papers.md").read_text()
 VARIANTS = sorted(name for name in shipped_recipes() if name.startswith("demo-"))
 PAPERS = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.test_cli import commands
+from tests import ROOT
+from tests.flows.cli.test_main import commands
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = dict(commands())
 GROUPS = {name.rpartition(" ")[0] for name in COMMANDS}

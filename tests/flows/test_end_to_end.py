@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
 
 TINY = Path(__file__).with_name("tiny.yaml")
 pytestmark = pytest.mark.xdist_group("longtake-command")  # one database, one worker

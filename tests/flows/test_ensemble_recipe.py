@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from flows.recipe import check_recipe, load_recipe
-from models.decoders.ensemble import Ensemble
-from models.decoders.search import search
+from models.decoding.ensemble import Ensemble
+from models.decoding.search import search
 from storage.errors import UsageError
-from storage.references import References
 from storage.results import read_captions, read_scores
-from tasks.feature_access import FeatureAccess
+from storage.text.references import References
+from tasks.framework.feature_access import FeatureAccess
 from tasks.seed import load_captioner
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import LABELS, TOY, Place, carried_out

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.datasets.demo import DemoOptions, draw_world
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
 from tests.flows.test_end_to_end import command, environment, longtake
 
 __all__ = ["environment"]  # the fixture of that module

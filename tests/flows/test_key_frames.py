@@ -13,10 +13,10 @@ from benches.key_frames import chosen_run, shares
 from flows.recipe import check_recipe, load_recipe
 from storage.checkpoints import Checkpoint
 from storage.errors import UsageError
-from storage.garbage import find_garbage
+from storage.files.garbage_collection import find_garbage
 from storage.results import read_captions, read_jsonl
 from storage.runs import RunRecord
-from tasks.feature_access import FeatureAccess
+from tasks.framework.feature_access import FeatureAccess
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import LABELS, TOY, Place, carried_out
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.cli.recipe_page import as_page, first_sentence, published
 from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, check_recipe, load_recipe, shipped_recipes
-from flows.recipe_page import as_page, first_sentence, published
-from flows.sweep import find_sweep
+from flows.sweep.definition import find_sweep
 from models.zoo import build_captioner
 from storage.results import read_scores
 from storage.workspace import Workspace
@@ -105,7 +105,7 @@ def sizes_of(recipe: Recipe) -> dict[str, int]:
 def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
     import numpy as np
 
-    from storage.sampling import choose_frames
+    from storage.media.frame_sampling import choose_frames
 
     sampling = load_recipe("g2l-msvd").sampling
     chosen = {name: choose_frames(how, np.arange(100) / 25) for name, how in sampling.items()}

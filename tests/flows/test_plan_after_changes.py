@@ -13,7 +13,7 @@ import pytest
 
 from flows.status import feature_progress
 from storage.errors import BadInput, StorageError
-from storage.feature_import import import_features
+from storage.features.importing import import_features
 from tests.flows.toy_place import AFTER_SEED, LABELS, TEST_VIDEOS, Place, carried_out
 
 

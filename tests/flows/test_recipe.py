@@ -11,7 +11,7 @@ import yaml
 
 from flows.recipe import Recipe, check_recipe, load_recipe, shipped_recipes
 from storage.errors import UsageError
-from storage.sampling import Uniform
+from storage.media.frame_sampling import Uniform
 from tests.flows.toy_place import TOY as TOY_PATH
 
 TOY = str(TOY_PATH)

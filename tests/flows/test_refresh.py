@@ -13,7 +13,7 @@ import pytest
 from flows.refresh import Refreshed, look_for_news, watch
 from storage.catalogue import Changes
 from storage.errors import BadInput
-from storage.glance import glance
+from storage.files.folder_fingerprint import glance
 from storage.runs import load_runs, save_run
 from tests.flows.toy_place import Place, carried_out, noted, recipe_on
 

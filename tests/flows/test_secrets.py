@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import PassingFailure, StorageError, UsageError
-from storage.feature_objects import Objects
+from storage.features.object_store import Objects
 from tests.flows.test_end_to_end import TINY, command
 
 pytestmark = pytest.mark.xdist_group("longtake-command")

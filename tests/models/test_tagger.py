@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.embedding.tagger import TagBatch, TaggerOptions, TagLoss, WordTagger
+from models.tagger import TagBatch, TaggerOptions, TagLoss, WordTagger
 from models.training.loop import FitOptions, fit
 from models.training.objective import Objective
 

@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 import torch
-
 from models.embedding import vse
-from models.embedding.vse import (
+
+from models.training.objective import Objective
+from models.types import EOS, PAD
+from models.vse import (
     MaxOfHinges,
     VisualSemantic,
     VseOptions,
@@ -18,8 +20,6 @@ from models.embedding.vse import (
     scores,
     sum_of_hinges,
 )
-from models.training.objective import Objective
-from models.types import EOS, PAD
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
 
 

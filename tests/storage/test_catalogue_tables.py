@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from storage.atomic import write_parquet
 from storage.catalogue import (
     ABSENT,
     Catalogue,
@@ -24,7 +23,8 @@ from storage.catalogue import (
 )
 from storage.datasets import FolderOptions, read_dataset
 from storage.errors import StorageError
-from storage.ledger import Ledger, Probed
+from storage.files.atomic import write_parquet
+from storage.files.file_cache import Ledger, Probed
 from storage.records import SPLITS, Problem, VideoRecord
 
 FACTS = {"frames": 36, "fps": 12.0, "duration": 3.0, "width": 48, "height": 48, "codec": "h264", "has_audio": True}

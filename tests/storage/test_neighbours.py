@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.atomic import write_parquet
 from storage.errors import MissingFeatures, StorageError
+from storage.files.atomic import write_parquet
 from storage.neighbours import NeighbourFacts, Neighbours, Twins, block_path, near_twins, neighbour_table, read_block
 
 FACTS = NeighbourFacts("scene", "net-1", "euclidean", 2, 4, "abc")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.atomic import TEMP_MARK
 from storage.errors import StorageError
+from storage.files.atomic import TEMP_MARK
 from storage.records import ArtifactRef
 from storage.workspace import FORMAT, Done, Workspace
 

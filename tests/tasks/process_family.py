@@ -24,7 +24,7 @@ class Member:
 
     @property
     def is_decoder(self) -> bool:
-        return "storage.decode_worker" in self.command
+        return "storage.media.decode_worker" in self.command
 
     @property
     def is_worker(self) -> bool:

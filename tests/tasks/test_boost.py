@@ -11,8 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.captioners.recnet import RecNetOptions
-from models.embedding.vse import VseOptions
+from models.captioners.recnet.captioner import RecNetOptions
 from models.losses.policy_gradient import PolicyGradient
 from models.rewards.baselines import (
     BaselineOptions,
@@ -25,20 +24,21 @@ from models.rewards.baselines import (
 from models.rewards.consensus import ConsensusOptions
 from models.rewards.global_discriminative import GlobalOptions
 from models.rewards.local_discriminative import LocalOptions
+from models.vse import VseOptions
 from storage.checkpoints import Checkpoint
 from storage.errors import LongtakeError, Mismatch, UsageError
-from storage.references import References
 from storage.results import read_jsonl
-from storage.vocabulary import TextOptions
+from storage.text.references import References
+from storage.text.vocabulary import TextOptions
 from tasks import boost as module
-from tasks import training_run
 from tasks.boost import BoostingOptions, BoostOptions, boost, policy_gradient
 from tasks.caption import CaptionOptions, caption
 from tasks.find_neighbours import NeighbourOptions, find_neighbours
+from tasks.framework.stage import Job
 from tasks.prepare_text import prepare_text
 from tasks.seed import SeedingOptions, SeedOptions
-from tasks.stage import Job
 from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, train_embedding
+from tasks.training import trainer as training_run
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
 FILES = ("captioner.safetensors", "curves.jsonl")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from models.scores.corpus import SCORES
-from storage.atomic import write_jsonl
-from storage.references import References
+from models.metrics.corpus import SCORES
+from storage.files.atomic import write_jsonl
 from storage.results import read_captions, read_scores
+from storage.text.references import References
 from tasks.evaluate import EvaluationOptions, evaluate
-from tasks.stage import Job
+from tasks.framework.stage import Job
 from tests.tasks.toy_run import ToyRun
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.features import FeatureStore
-from storage.looks import Event, LookJob, look_at
+from storage.features.store import FeatureStore
+from storage.media.frame_stream import Event, LookJob, look_at
 from tasks import extract_features as module
-from tasks import extraction, shards
 from tasks.extract_features import ExtractOptions, read_rows
-from tasks.extractors import BackboneFeature, TaggerFeature
-from tasks.problems import gather_problems
-from tasks.stage import Job
+from tasks.extraction import engine, shards
+from tasks.extraction.extractors import BackboneFeature, TaggerFeature
+from tasks.framework.quarantine import gather_problems
+from tasks.framework.stage import Job
 from tests.tasks.toy_run import SAMPLING, ToyRun
 
 
@@ -89,7 +89,7 @@ def test_two_nets_decode_a_video_once_and_a_second_run_extracts_only_the_new_fea
 ) -> None:
     mine = ToyRun(toy.alone, Path(shutil.copytree(toy.data, tmp_path / "copy")))
     mine.features()
-    monkeypatch.setattr(extraction, "look_at", look_and_note)
+    monkeypatch.setattr(engine, "look_at", look_and_note)
     net = {"net": "timm:test_resnet", "weights": "random", "sampling": "clips"}
     both = ExtractOptions(
         dataset="demo",
@@ -122,13 +122,13 @@ def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
     shutil.rmtree(store_of(before).path)
     in_processes = before.runtime.model_copy(update={"decoders": 1})
     job = module.extract_features.job(before.workspace, before.data, in_processes, before.options, before.inputs)
-    monkeypatch.setattr(extraction, "look_at", look_badly)
+    monkeypatch.setattr(engine, "look_at", look_badly)
     job.carry_out()
     rows = read_rows(job.work().folder)["scene"]
     assert len(rows) == extracted(job) == 17
     (problem,) = gather_problems(job.workspace, [job.ref])
     assert problem.kind == "crashed" and problem.item not in rows and "SIGSEGV" in problem.reason
-    monkeypatch.setattr(extraction, "look_at", look_at)
+    monkeypatch.setattr(engine, "look_at", look_at)
     job.carry_out(force=True)
     assert extracted(job) == 0, "known to fail: left alone"
     retrying = job.runtime.model_copy(update={"retry_quarantined": True})
@@ -143,7 +143,7 @@ def test_rows_do_not_depend_on_what_was_extracted_before(toy: ToyRun, monkeypatc
     whole = store_of(job).digest()
     shutil.rmtree(store_of(job).path)
     assert job.done() is None, "the done-marker alone is not believed when the rows are gone"
-    real = extraction.extract
+    real = engine.extract
 
     def stops(features, videos, runtime):
         for n, outcome in enumerate(real(features, videos, runtime), 1):

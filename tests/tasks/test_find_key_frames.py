@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.captioners.vre import VreOptions
-from models.encoders.refocus import RefocusEncoder
+from models.captioners.vre.captioner import VreOptions
+from models.captioners.vre.encoder import RefocusEncoder
 from storage.errors import BadInput
-from storage.features import FeatureStore
-from storage.references import References
+from storage.features.store import FeatureStore
 from storage.results import read_jsonl
-from tasks.feature_access import FeatureAccess
+from storage.text.references import References
 from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.stage import Job
 from tasks.seed import SeedingOptions, SeedOptions, load_captioner, seed
-from tasks.stage import Job
 from tests.tasks.toy_run import SEED, ToyRun
 
 NET = VreOptions(temporal="scene", hidden=8, dropout=0.1)

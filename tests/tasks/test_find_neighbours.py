@@ -18,18 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.neighbours import Nearest, NearestItems
-from storage.atomic import write_json, write_parquet
 from storage.errors import BadInput, MissingFeatures
-from storage.features import FeatureStore
+from storage.features.store import FeatureStore
+from storage.files.atomic import write_json, write_parquet
 from storage.neighbours import Neighbours
 from storage.records import ArtifactRef
 from storage.workspace import Workspace
 from tasks import find_neighbours as module
-from tasks.feature_access import FeatureAccess
 from tasks.find_neighbours import NeighbourOptions, find_neighbours, pool
-from tasks.progress import Meter, meter
-from tasks.runtime import Runtime
-from tasks.stage import Job
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.progress import Meter, meter
+from tasks.framework.runtime import Runtime
+from tasks.framework.stage import Job
+from tests import ROOT
 from tests.tasks.toy_run import ToyRun
 
 TRAIN, TEST, TAIL = 90, 7, (2, 5)
@@ -240,7 +241,7 @@ def _slowly(root: Path) -> None:
 def process(root: Path) -> Iterator[subprocess.Popen]:
     command = [sys.executable, "-m", "tests.tasks.test_find_neighbours", str(root)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
+    started = subprocess.Popen(command, cwd=ROOT, env=environment)
     yield started
     started.kill()
     started.wait()

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from models.metrics.leave_one_out import leave_one_out
 from models.rewards.baselines import truth_means
 from models.rewards.consensus import Consensus
-from models.scores.leave_one_out import leave_one_out
 from models.types import EOS, PAD
 from storage.datasets import FolderOptions
 from storage.errors import BadInput, Mismatch
-from storage.references import References
-from storage.vocabulary import TextOptions
+from storage.text.references import References
+from storage.text.vocabulary import TextOptions
 from tasks import prepare_text as prepare_text_module
 from tasks.catalogue import catalogue
 from tasks.prepare_text import open_index, open_weights, prepare_text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from storage.results import read_captions, read_scores
-from tasks.charts import plain_number
 from tasks.report import PageOptions, ReportOptions, report
-from tasks.report_pictures import read_pictures
+from tasks.reporting.charts import plain_number
+from tasks.reporting.pictures import read_pictures
 from tests.tasks.toy_run import ToyRun
 
 

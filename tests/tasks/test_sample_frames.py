@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from storage.datasets import FolderOptions
-from storage.sampling import Uniform
+from storage.media.frame_sampling import Uniform
 from tasks.catalogue import catalogue
 from tasks.sample_frames import SamplingOptions, read_plan, sample_frames
 from tests.tasks.toy_run import ToyRun

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from models.captioners.recnet import RecNetOptions
-from models.captioners.vre import VreOptions
-from models.decoders.scheduled_sampling import ScheduledSampling
+from models.captioners.recnet.captioner import RecNetOptions
+from models.captioners.vre.captioner import VreOptions
+from models.decoding.scheduled_sampling import ScheduledSampling
 from storage.checkpoints import Checkpoint
 from storage.errors import Mismatch, UsageError
-from storage.references import References
 from storage.results import read_jsonl
-from tasks import training_run
-from tasks.feature_access import FeatureAccess
+from storage.text.references import References
+from tasks.framework.feature_access import FeatureAccess
 from tasks.seed import SeedingOptions, SeedOptions, load_captioner
+from tasks.training import trainer as training_run
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
 VRE = SeedOptions(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.embedding.vse import VseOptions
+from models.vse import VseOptions
 from storage.errors import BadInput, Mismatch
-from storage.references import References
 from storage.results import read_jsonl
-from tasks import training_run
-from tasks.feature_access import FeatureAccess
-from tasks.stage import Job
+from storage.text.references import References
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.stage import Job
 from tasks.train_embedding import (
     EmbeddingOptions,
     EmbeddingTraining,
@@ -20,6 +19,7 @@ from tasks.train_embedding import (
     retrieval,
     train_embedding,
 )
+from tasks.training import trainer as training_run
 from tests.tasks.toy_run import ToyRun
 
 OPTIONS = EmbeddingOptions(

@@ -10,22 +10,22 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.embedding.tagger import TaggerOptions, WordTagger
+from models.tagger import TaggerOptions, WordTagger
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput
-from storage.features import FeatureStore
-from storage.fingerprints import digest, digest_file
-from storage.media import probe
+from storage.features.store import FeatureStore
+from storage.files.hashing import digest, digest_file
+from storage.media.frame_sampling import Clips
+from storage.media.probe import probe
 from storage.results import read_jsonl
-from storage.sampling import Clips
 from storage.workspace import Workspace
 from tasks import train_tagger as module
 from tasks.extract_features import ExtractOptions
-from tasks.extraction import Feature, Video, extract
-from tasks.extractors import TaggerFeature, find_source
-from tasks.nets import open_net
-from tasks.runtime import Runtime
-from tasks.stage import Job
+from tasks.extraction.engine import Feature, Video, extract
+from tasks.extraction.extractors import TaggerFeature, find_source
+from tasks.extraction.nets import open_net
+from tasks.framework.runtime import Runtime
+from tasks.framework.stage import Job
 from tasks.train_tagger import load_tagger, tag_targets
 from tests.storage.clips import make_clip
 from tests.tasks.toy_run import SAMPLING, ToyRun

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.scores.java import NoJava, find_java
-from models.scores.meteor import Meteor
+from models.metrics.java import NoJava, find_java
+from models.metrics.meteor import Meteor
 from storage.datasets import FolderOptions
 from storage.errors import LongtakeError, Mismatch
-from storage.references import References
-from storage.vocabulary import TextOptions
+from storage.text.references import References
+from storage.text.vocabulary import TextOptions
 from tasks import weigh_captions as weigh_captions_module
 from tasks.catalogue import catalogue
 from tasks.prepare_text import open_weights, prepare_text

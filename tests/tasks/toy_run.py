@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.captioners.lstm import SaLstmOptions
-from models.decoders.search import SearchOptions
-from models.embedding.tagger import TaggerOptions
+from models.decoding.search import SearchOptions
+from models.tagger import TaggerOptions
+from storage.media.frame_sampling import Clips
 from storage.options import Options
-from storage.sampling import Clips
-from storage.vocabulary import TextOptions
+from storage.text.vocabulary import TextOptions
 from tasks.caption import CaptionOptions, caption
 from tasks.catalogue import catalogue
 from tasks.evaluate import EvaluationOptions, evaluate
 from tasks.extract_features import ExtractOptions, extract_features
-from tasks.extractors import TaggerFeature
+from tasks.extraction.extractors import TaggerFeature
+from tasks.framework.stage import Job
 from tasks.prepare_text import prepare_text
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.seed import SeedingOptions, SeedOptions, seed
-from tasks.stage import Job
 from tasks.train_tagger import TaggerTraining, TrainTaggerOptions, train_tagger
 from tests.conftest import TINY_WORLD
 

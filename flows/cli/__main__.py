@@ -1,0 +1,5 @@
+"""`python -m flows.cli` is the command `longtake`."""
+
+from flows.cli.main import main
+
+main()

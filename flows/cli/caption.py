@@ -1,0 +1,149 @@
+"""The command `longtake caption`: captions for your own videos, from a run that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from flows.cli.options import (
+    DEFAULT_WORKSPACE,
+    INTERRUPTED,
+    QUARANTINED,
+    JsonOption,
+    RetryOption,
+    WorkspaceOption,
+    existing,
+)
+from flows.cli.printing import err, out
+from storage.datasets.user_files import gather_files
+from storage.errors import UsageError, explained
+from storage.files.atomic import write_text
+from storage.records import Problem
+from storage.text.caption_formats import RENDERERS, SUBTITLES, CaptionLine, Format, as_row
+
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run", "-r", help="A run's id or its recipe's name; without it the newest finished run.", metavar="RUN"
+    ),
+]
+
+
+def caption(
+    videos: Annotated[
+        list[str], typer.Argument(help="Files, folders, or patterns such as 'clips/**/*.mp4'.", metavar="VIDEO...")
+    ],
+    run: RunOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    format: Annotated[Format, typer.Option("--format", "-f", help="What is written.")] = "text",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A file; for srt and vtt of several videos a folder.", metavar="PATH"),
+    ] = None,
+    n_best: Annotated[int, typer.Option("--n-best", min=1, max=50, help="Captions a clip, best first.")] = 1,
+    windows: Annotated[
+        float | None, typer.Option(min=0.1, help="Cut videos into windows of so many seconds.", metavar="SECONDS")
+    ] = None,
+    shots: Annotated[
+        bool, typer.Option("--shots", help="Cut videos at their shot changes; srt and vtt do so by themselves.")
+    ] = False,
+    retry_quarantined: RetryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Caption your own videos and images with a trained run; what it needs is extracted once and kept."""
+    if windows is not None and shots:
+        raise UsageError("--windows and --shots are two ways to cut a video; choose one")
+    if format in SUBTITLES and n_best > 1:
+        raise UsageError(f"a {format} file has one caption a moment; leave --n-best out, or choose jsonl or csv")
+    if as_json and (format != "text" or output is not None):
+        raise UsageError("--json prints everything on standard output; leave --format and --output out")
+    space = existing(workspace)
+    _check_output(videos, format, output)
+
+    from flows.caption import Captioner
+    from flows.cli.caption_lines import lines_of, shown_problems
+    from storage.media.shots import ShotOptions
+    from tasks.inference.user_files import WindowOptions
+
+    cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots or format in SUBTITLES else None
+    captioner = Captioner.open(space.root, run, retry_quarantined)
+    try:
+        found = captioner.caption(videos, cut, n_best)
+    except KeyboardInterrupt:
+        err.print("interrupted; what is extracted is kept, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None
+    lines, problems = lines_of(found, n_best), shown_problems(found.problems)
+    if as_json:
+        out.print_json(data=_document(captioner.run, lines, problems, found.extracted))
+    else:
+        _write(lines, format, output)
+        _print_rest(captioner.run.title, lines, problems, found.extracted)
+    if problems:
+        raise typer.Exit(QUARANTINED)
+
+
+def _document(run: Any, lines: Sequence[CaptionLine], problems: Sequence[Problem], extracted: int) -> dict[str, Any]:
+    told = [{"file": problem.item, "kind": problem.kind, "reason": problem.reason} for problem in problems]
+    used = {"id": run.id, "recipe": run.recipe_name, "dataset": run.dataset}
+    return {"run": used, "captions": [as_row(line) for line in lines], "problems": told, "extracted": extracted}
+
+
+def _check_output(videos: Sequence[str], format: Format, output: Path | None) -> None:
+    """Before hours of work, not after: is there a place for what will come?"""
+    if output is not None and output.is_dir() and format not in SUBTITLES:
+        raise UsageError(f"{output} is a folder; name the file, such as {output / 'captions'}.{format}")
+    if format in SUBTITLES and not _is_folder(output):
+        count = len(gather_files(videos)[0])
+        if count > 1:
+            raise UsageError(f"{count} videos make {count} {format} files; give a folder with --output")
+
+
+def _is_folder(output: Path | None) -> bool:
+    """Where subtitles of several videos go: a folder, or a name without an ending."""
+    return output is not None and (output.is_dir() or not output.suffix)
+
+
+def _write(lines: Sequence[CaptionLine], format: Format, output: Path | None) -> None:
+    if output is not None and format in SUBTITLES and _is_folder(output):
+        clips: dict[str, list[CaptionLine]] = {}
+        for line in lines:
+            clips.setdefault(line.file, []).append(line)
+        for file, name in _names(list(clips), format).items():
+            _save(output / name, RENDERERS[format](clips[file]))
+    elif output is not None:
+        _save(output, RENDERERS[format](lines))
+    else:
+        typer.echo(RENDERERS[format](lines), nl=False)
+
+
+def _names(files: Sequence[str], format: Format) -> dict[str, str]:
+    """file -> the name of its subtitles: what players look for beside a video. Videos of one stem get a number."""
+    names: dict[str, str] = {}
+    for file in files:
+        stem = Path(file).stem
+        name, n = f"{stem}.{format}", 2
+        while name in names.values():
+            name, n = f"{stem}-{n}.{format}", n + 1
+        names[file] = name
+    return names
+
+
+def _save(path: Path, text: str) -> None:
+    with explained(path):
+        write_text(path, text)
+    err.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _print_rest(title: str, lines: Sequence[CaptionLine], problems: Sequence[Problem], extracted: int) -> None:
+    rows = f"rows of features extracted: {extracted}" if extracted else "nothing had to be extracted"
+    count = f"{len(lines)} caption{'' if len(lines) == 1 else 's'}"
+    err.print(f"[dim]{count} by {escape(title)}; {rows}[/]", highlight=False, soft_wrap=True)
+    if problems:
+        err.print(f"[yellow]{len(problems)} could not be captioned; the rest went on:[/]")
+    for problem in problems:
+        words = f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]"
+        err.print(words, highlight=False, soft_wrap=True)

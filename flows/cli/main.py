@@ -1,0 +1,270 @@
+"""The command `longtake`. Each command only parses, calls and prints; heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from flows.cli.caption import caption
+from flows.cli.features import features_app
+from flows.cli.options import (
+    DEFAULT_WORKSPACE,
+    INTERRUPTED,
+    QUARANTINED,
+    DataOption,
+    DryOption,
+    ForceOption,
+    JsonOption,
+    KindOption,
+    RecipeArgument,
+    RetryOption,
+    SetOption,
+    UntilOption,
+    VerboseOption,
+    WorkspaceOption,
+    existing,
+    typed,
+)
+from flows.cli.printing import err, out, print_next, print_outcome, print_problems, readable_size
+from flows.cli.production import dashboard, deploy, refresh
+from flows.cli.recipes import recipe_app, recipes
+from flows.cli.report import report
+from flows.cli.serve import serve
+from flows.cli.status import doctor, status
+from flows.cli.sweep import sweep, sweeps
+from flows.cli.weights import weights_app
+from flows.orchestration.process_lifetime import end_as_by_interrupt, end_with_parent
+from storage.errors import LongtakeError, UsageError, explain_os_error
+from storage.workspace import Workspace
+
+app = typer.Typer(
+    name="longtake",
+    help="From raw video to trained, evaluated captions, in one uninterrupted take.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+# The groups that help shows commands in, in the order of their first commands.
+_RUN, _OWN, _TRY, _TEAM, _HOUSE = "Run", "Captions", "Recipes and sweeps", "In production", "Housekeeping"
+
+_TRAINED = "(trained)"  # the last stage of training that a recipe has
+
+
+@app.command(rich_help_panel=_RUN)
+def demo(
+    recipe: Annotated[str, typer.Argument(help="The recipe demo, or a variant such as demo-glrg.")] = "demo",
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    settings: SetOption = None,
+    until: UntilOption = None,
+    force: ForceOption = None,
+    dry_run: DryOption = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Draw the demo world, run everything on it, print the scores, write the report."""
+    from flows.demo import demo_recipe
+
+    space = Workspace.open(workspace)
+    _go(demo_recipe(space, settings or [], not dry_run, recipe), space, force or [], until, dry_run, as_json, verbose)
+
+
+@app.command(rich_help_panel=_RUN)
+def run(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    until: UntilOption = None,
+    force: ForceOption = None,
+    retry_quarantined: RetryOption = False,
+    dry_run: DryOption = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run the whole pipeline of a recipe; what is already done is not done again."""
+    from flows.recipe import load_recipe
+
+    settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
+    loaded = load_recipe(recipe, settings, data, kind)
+    if until == _TRAINED:
+        from flows.pipeline import trained_stage
+
+        until = trained_stage(loaded)
+    _go(loaded, Workspace.open(workspace), force or [], until, dry_run, as_json, verbose)
+
+
+def _up_to(stage: str, text: str) -> Callable[..., None]:
+    """A command that runs a recipe up to one of its stages."""
+
+    def command(
+        recipe: RecipeArgument,
+        data: DataOption = None,
+        workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+        kind: KindOption = None,
+        settings: SetOption = None,
+        retry_quarantined: RetryOption = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        run(recipe, data, workspace, kind, settings, stage, None, retry_quarantined, False, as_json, False)
+
+    command.__doc__ = text
+    return command
+
+
+app.command("extract", rich_help_panel=_RUN)(_up_to("extract_features", "Run a recipe up to its features."))
+
+
+@app.command(rich_help_panel=_RUN)
+def train(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    nproc: Annotated[int | None, typer.Option(min=1, help="Processes that train together, a GPU each.")] = None,
+    retry_quarantined: RetryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe up to its trained captioner."""
+    settings = [*(settings or []), *([f"runtime.nproc={nproc}"] if nproc else [])]
+    run(recipe, data, workspace, kind, settings, _TRAINED, None, retry_quarantined, False, as_json, False)
+
+
+app.command("evaluate", rich_help_panel=_RUN)(_up_to("evaluate", "Run a recipe up to its scores."))
+
+
+@app.command(rich_help_panel=_OWN)
+def score(
+    predictions: Annotated[
+        Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")
+    ],
+    references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
+    against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
+    meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
+    training: Annotated[Path | None, typer.Option(help="Training captions: tells the share copied from them.")] = None,
+    spice_jars: Annotated[Path | None, typer.Option(help="Folder with the CoreNLP 3.6.0 jars, for SPICE.")] = None,
+    tokenized: Annotated[bool, typer.Option("--tokenized", help="Words are cut by the PTB tokenizer already.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a file of captions: BLEU, METEOR, ROUGE-L, CIDEr and more, with 95 % bootstrap intervals."""
+    from flows.score import print_comparison, score_files
+
+    found = score_files(predictions, references, against, meteor, spice_jars, training, tokenized)
+    if as_json:
+        out.print_json(data=found.to_json())
+    else:
+        print_comparison(found, out)
+
+
+app.command(rich_help_panel=_RUN)(status)
+app.command(rich_help_panel=_RUN)(report)
+app.command(rich_help_panel=_OWN)(caption)
+app.command(rich_help_panel=_OWN)(serve)
+app.command(rich_help_panel=_TRY)(recipes)
+app.add_typer(recipe_app, name="recipe", rich_help_panel=_TRY)
+app.command(rich_help_panel=_TRY)(sweep)
+app.command(rich_help_panel=_TRY)(sweeps)
+app.command(rich_help_panel=_TEAM)(refresh)
+app.command(rich_help_panel=_TEAM)(deploy)
+app.command(rich_help_panel=_TEAM)(dashboard)
+app.add_typer(features_app, name="features", rich_help_panel=_HOUSE)
+app.add_typer(weights_app, name="weights", rich_help_panel=_HOUSE)
+app.command(rich_help_panel=_HOUSE)(doctor)
+
+
+@app.command(rich_help_panel=_HOUSE)
+def gc(
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    keep: Annotated[int, typer.Option(min=0, help="Runs to keep of every recipe and data set.")] = 1,
+    dry_run: DryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove results, features and feature rows that no kept run refers to."""
+    from storage.files.garbage_collection import collect, find_garbage
+    from tasks.extraction.dead_rows import find_dead_rows
+
+    space = existing(workspace)
+    garbage, dead = find_garbage(space, keep), find_dead_rows(space, keep)
+    if not dry_run:
+        collect(space, garbage)
+        for rows in dead:
+            rows.drop()
+    total = sum(item.nbytes for item in garbage)
+    if as_json:
+        items = [{"path": str(g.path), "reason": g.reason, "bytes": g.nbytes} for g in garbage]
+        out.print_json(
+            data={"removed": not dry_run, "bytes": total, "items": items, "dead_rows": sum(d.count for d in dead)}
+        )
+        return
+    for item in garbage:
+        out.print(
+            f"{readable_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]",
+            highlight=False,
+        )
+    for rows in dead:
+        place = rows.store.path.relative_to(space.root)
+        out.print(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]", highlight=False)
+    verb = "would be freed" if dry_run else "freed"
+    out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
+
+
+def _go(
+    recipe: Any, space: Workspace, force: list[str], until: str | None, dry_run: bool, as_json: bool, verbose: bool
+) -> None:
+    """Run or plan a recipe, print what came of it, leave with the right exit code."""
+    from flows.orchestration.embedded_server import configure
+    from flows.pipeline import plan_pipeline
+    from flows.status import print_plan
+
+    if dry_run:
+        print_plan(plan_pipeline(recipe, space, force, until), out, as_json)
+        return
+    configure(verbose=verbose)
+    from flows.execute import problems_so_far, run_recipe
+
+    try:
+        outcome = run_recipe(recipe, space, force, until)
+    except LongtakeError:
+        print_problems(problems_so_far(recipe, space))
+        raise
+    except KeyboardInterrupt:
+        err.print("interrupted; what is finished is kept, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        out.print_json(data=outcome.to_json())
+    else:
+        print_outcome(outcome)
+        if outcome.run.report:
+            print_next((typed(space, "caption", "my-videos"), "captions videos of your own with this run"))
+    if outcome.quarantined:
+        raise typer.Exit(QUARANTINED)
+
+
+def main() -> None:
+    """Run the command; failures that we can explain are printed without a traceback."""
+    end_as_by_interrupt()
+    end_with_parent()
+    try:
+        app()
+    except UsageError as error:
+        _fail(str(error), 2)
+    except LongtakeError as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        _fail(str(explain_os_error(error, Path.cwd())), 1)
+
+
+def _fail(message: str, code: int) -> None:
+    if "--json" in sys.argv:
+        print(json.dumps({"error": message}))
+    err.print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(code)

@@ -1,0 +1,88 @@
+"""What the commands print: results on standard output, everything about the way there on standard error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from storage.records import Problem
+from tasks.framework.console import PlainConsole
+
+if TYPE_CHECKING:  # importing it would load torch before the first line of help
+    from flows.execute import Outcome
+
+out = PlainConsole()
+err = PlainConsole(stderr=True)
+
+
+def print_outcome(outcome: Outcome) -> None:
+    run = outcome.run
+    if not outcome.worked:
+        out.print("Nothing to do: every stage is cached.")
+    print_problems(outcome.problems)
+    if run.scores:
+        table = Table(*run.scores, title=f"{run.title}: scores", title_justify="left")
+        table.add_row(*(f"{100 * value:.1f}" for value in run.scores.values()))
+        out.print(table)
+        _print_figures(outcome.figures)
+    if run.report:
+        out.print(f"Report: {run.report}", highlight=False, soft_wrap=True)
+
+
+def print_next(*commands: tuple[str, str]) -> None:
+    """What to type now: commands, each with what it does."""
+    width = max(len(command) for command, _ in commands)
+    for n, (command, what) in enumerate(commands):
+        label = "Next:" if n == 0 else "     "
+        line = f"{label} [bold cyan]{escape(command.ljust(width))}[/]  [dim]{escape(what)}[/]"
+        out.print(line, highlight=False, soft_wrap=True)
+
+
+def _print_figures(figures: dict[str, Any]) -> None:
+    """What evaluation says beside the scores, in a line or two."""
+    shares = {**(figures.get("self_retrieval") or {})}
+    words = [
+        f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}"
+        for name, v in figures["diversity"].items()
+    ]
+    words += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
+    out.print(", ".join(words), highlight=False, soft_wrap=True)
+    for name, why in figures["not_computed"].items():
+        out.print(f"[dim]{name} not computed: {escape(why)}[/]", highlight=False, soft_wrap=True)
+
+
+def print_problems(problems: list[Problem], most: int = 20) -> None:
+    """The quarantined one by one, the merely reported by kind."""
+    quarantined = [p for p in problems if p.quarantined]
+    if quarantined:
+        err.print(f"[yellow]{len(quarantined)} in quarantine; the rest went on:[/]")
+    for problem in quarantined[:most]:
+        err.print(
+            f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if len(quarantined) > most:
+        err.print(f"  ... and {len(quarantined) - most} more; the report and 'longtake status RECIPE --json' list all")
+    others: dict[str, int] = {}
+    for problem in problems:
+        if not problem.quarantined:
+            others[problem.kind] = others.get(problem.kind, 0) + 1
+    for kind, count in sorted(others.items()):
+        example = next(p for p in problems if p.kind == kind and not p.quarantined)
+        err.print(
+            f"[dim]noticed: {count} x {kind}, such as {escape(example.item)}: {escape(example.reason)}[/]",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def readable_size(nbytes: int) -> str:
+    size = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

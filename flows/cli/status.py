@@ -1,0 +1,97 @@
+"""The commands `longtake status` and `longtake doctor`: how things stand, and what to type next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from flows.cli.options import (
+    DEFAULT_WORKSPACE,
+    DataOption,
+    JsonOption,
+    KindOption,
+    SetOption,
+    WorkspaceOption,
+    existing,
+)
+from flows.cli.printing import out, print_next
+from storage.workspace import Workspace
+
+_TRY = ("longtake demo", "tries everything on a drawn world")
+_LOOK = ("longtake status", "says what is done in the workspace")
+
+
+def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
+    """Check the set-up: what works on this machine, and what to do about what does not."""
+    from flows.doctor import examine
+
+    findings = examine(workspace)
+    if as_json:
+        out.print_json(data=[{"what": f.what, "found": f.found, "fine": f.fine, "remedy": f.remedy} for f in findings])
+    else:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for f in findings:
+            mark = "[green]✓[/]" if f.fine else "[red]✗[/]"
+            table.add_row(mark, f.what, escape(f.found) + (f"\n[yellow]{escape(f.remedy)}[/]" if f.remedy else ""))
+        out.print(table)
+    ill = [f for f in findings if not f.fine]
+    if ill:
+        if not as_json:
+            out.print(f"[red]{len(ill)} to mend[/], as said beside ✗; then [bold cyan]longtake doctor[/] again")
+        raise typer.Exit(1)
+    if not as_json:
+        known = (workspace.expanduser() / "workspace.json").is_file()
+        out.print("[green]All is well.[/]")
+        print_next(_LOOK if known else _TRY)
+
+
+def status(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe; without one, all runs are listed.")] = None,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say of every stage whether it is done, stale (and why) or missing; list runs, scores and the quarantine."""
+    from flows.status import print_runs, print_status
+
+    space = existing(workspace)
+    if recipe is None:
+        print_runs(space, out, as_json)
+        return
+    found = _recipe_for_status(space, recipe, data, kind, settings or [])
+    print_status(found, space, out, as_json, _words_to_run(recipe, found, settings or []))
+
+
+def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
+    """The recipe; without --data, on the data of its last run, read as it was then."""
+    from flows.demo import demo_recipe
+    from flows.recipe import load_recipe
+    from storage.runs import load_runs
+
+    if name.startswith("demo") and data is None and kind is None:
+        return demo_recipe(space, settings, False, name)
+    recipe = load_recipe(name, settings, data, kind)
+    if recipe.dataset.path is None:
+        last = next((run for run in load_runs(space) if run.recipe_name == recipe.name), None)
+        if last is not None:
+            was = last.recipe.get("dataset", {}).get("kind", recipe.dataset.kind)
+            return load_recipe(name, settings, last.data, kind or (was if was != recipe.dataset.kind else None))
+    return recipe
+
+
+def _words_to_run(name: str, recipe: Any, settings: list[str]) -> tuple[str, ...]:
+    """The words of the command that runs a recipe as it was asked for."""
+    from flows.recipe import load_recipe
+
+    sets = [word for setting in settings for word in ("--set", setting)]
+    own = load_recipe(name).dataset
+    if own.kind == "demo" == recipe.dataset.kind and recipe.dataset.path is not None and own.path is None:
+        return ("demo", *([] if name == "demo" else [name]), *sets)
+    kind = [] if own.kind == recipe.dataset.kind else ["--kind", recipe.dataset.kind]
+    return ("run", name, "--data", str(recipe.dataset.path), *kind, *sets)

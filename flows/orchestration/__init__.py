@@ -1,0 +1,1 @@
+"""Prefect: the flows, the embedded server, the dashboard, deployments, events, artifacts, crash recovery."""

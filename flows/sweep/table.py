@@ -1,0 +1,234 @@
+"""What a sweep found: mean and standard deviation of every variant, paired differences to the first, as a table and files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import nan
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.sweep.definition import Sweep
+from storage.files.atomic import write_json, write_text
+from storage.workspace import Workspace
+
+SHOWN = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", "R@1", "UniCap", "val CIDEr")
+LEADING = "CIDEr"
+"""what decides which variant is called best"""
+_SHARES = ("CIDEr", "BLEU", "METEOR", "ROUGE", "SPICE", "R@", "val CIDEr", "Copied")  # shown times 100
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run of a sweep came to."""
+
+    variant: str
+    seed: int
+    state: str
+    """done or failed"""
+    reason: str = ""
+    """why it failed"""
+    figures: dict[str, float] = field(default_factory=dict)
+    """scores from 0 to 1 (CIDEr to 10), self-retrieval, diversity, and the validation CIDEr of the epoch that was chosen"""
+    seconds: float = 0.0
+    """of training the captioner, whenever that was"""
+    quarantined: int = 0
+    """videos that were set aside"""
+    evaluation: str = ""
+    """where the scores lie in the workspace"""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Some values in short. The standard deviation is that of a sample (n - 1); one value has none."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    def shown(self, scale: float = 1.0, sign: str = "", digits: int = 1) -> str:
+        spread = "" if self.std is None else f"±{scale * self.std:.{digits}f}"
+        return f"{scale * self.mean:{sign}.{digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant. `differences` are to the first variant, seed by seed; `better` counts the seeds with more CIDEr."""
+
+    variant: str
+    settings: tuple[str, ...]
+    figures: dict[str, Spread]
+    differences: dict[str, Spread]
+    better: int
+    failed: int
+    seconds: float
+    best: bool = False
+
+
+def rows_of(sweep: Sweep, results: Sequence[Result]) -> list[Row]:
+    """The table of a sweep, also of one that is half done."""
+    done = {
+        variant.name: [r for r in results if r.variant == variant.name and r.state == "done"]
+        for variant in sweep.variants
+    }
+    first = {result.seed: result.figures for result in done[sweep.variants[0].name]}
+    rows = []
+    for n, variant in enumerate(sweep.variants):
+        mine = done[variant.name]
+        pairs = [(result.figures, first[result.seed]) for result in mine if n and result.seed in first]
+        figures = _spreads([result.figures for result in mine])
+        changes = [{name: own[name] - base[name] for name in own.keys() & base.keys()} for own, base in pairs]
+        better = sum(change.get(LEADING, nan) > 0 for change in changes)
+        failed = sum(r.variant == variant.name and r.state == "failed" for r in results)
+        seconds = fmean([result.seconds for result in mine]) if mine else 0.0
+        rows.append(Row(variant.name, variant.settings, figures, _spreads(changes), better, failed, seconds))
+    leading = [row.figures[LEADING].mean for row in rows if LEADING in row.figures]
+    return [
+        Row(**vars(row) | {"best": LEADING in row.figures and row.figures[LEADING].mean == max(leading)})
+        for row in rows
+    ]
+
+
+def _spreads(values: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """Of the figures that every run has, in the order of the first one's."""
+    if not values:
+        return {}
+    return {name: Spread.of([one[name] for one in values]) for name in values[0] if all(name in one for one in values)}
+
+
+def sweep_folder(sweep: Sweep, workspace: Workspace) -> Path:
+    return workspace.root / "sweeps" / sweep.folder_name
+
+
+def write_results(sweep: Sweep, workspace: Workspace, results: Sequence[Result]) -> Path:
+    """sweep.json with everything, sweep.csv with one line a run, sweep.md with the table; their folder."""
+    folder = sweep_folder(sweep, workspace)
+    write_json(folder / "sweep.json", sweep_json(sweep, results))
+    write_text(folder / "sweep.csv", _csv(results))
+    write_text(folder / "sweep.md", _markdown(sweep, results))
+    return folder
+
+
+def sweep_json(sweep: Sweep, results: Sequence[Result]) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "name": sweep.name,
+        "about": sweep.about,
+        "recipe": sweep.recipe,
+        "settings": list(sweep.settings),
+    }
+    asked |= {"seeds": sweep.seeds, "runs": len(sweep.variants) * sweep.seeds, "data": str(sweep.data or "")}
+    variants = [asdict(row) for row in rows_of(sweep, results)]
+    return asked | {"variants": variants, "results": [result.to_json() for result in results]}
+
+
+def _csv(results: Sequence[Result]) -> str:
+    names = list(dict.fromkeys(name for result in results for name in result.figures))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["variant", "seed", "state", *names, "training_seconds", "evaluation", "reason"])
+    for r in results:
+        figures = [r.figures.get(name, "") for name in names]
+        writer.writerow([r.variant, r.seed, r.state, *figures, round(r.seconds, 1), r.evaluation, r.reason])
+    return text.getvalue()
+
+
+def headings(rows: Sequence[Row]) -> list[str]:
+    """The figures that any variant has, of those worth a column."""
+    return [name for name in SHOWN if any(name in row.figures for row in rows)]
+
+
+def cells_of(row: Row, names: Sequence[str]) -> list[str]:
+    """A variant's line of the table: its figures, then what AFTER says."""
+    seeds = str(row.figures[LEADING].n if LEADING in row.figures else 0)
+    seeds += f" ({row.failed} failed)" if row.failed else ""
+    shown = [row.figures[name].shown(_scale(name)) if name in row.figures else "" for name in names]
+    change = row.differences.get(LEADING)
+    difference = "" if change is None else f"{change.shown(100, '+')} ({row.better}/{change.n})"
+    return [*shown, difference, seeds, _time(row.seconds)]
+
+
+def _scale(name: str) -> float:
+    return 100.0 if name.startswith(_SHARES) else 1.0
+
+
+def _time(seconds: float) -> str:
+    return "" if not seconds else f"{seconds / 60:.1f} min" if seconds >= 100 else f"{seconds:.0f} s"
+
+
+AFTER = ("Δ CIDEr (better)", "seeds", "training")
+_MAIN = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", AFTER[0])
+
+
+def print_sweep(sweep: Sweep, results: Sequence[Result], out: Console) -> None:
+    """The scores, and below them what else there is: side by side they would be too wide for a terminal."""
+    rows = rows_of(sweep, results)
+    names = [*headings(rows), *AFTER]
+    out.print(f"[bold]{escape(sweep.name)}[/] ({escape(sweep.recipe)})", highlight=False)
+    for wanted in ([n for n in names if n in _MAIN], [n for n in names if n not in _MAIN]):
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column("variant", overflow="fold")
+        for heading in wanted:
+            table.add_column(heading, no_wrap=True)
+        for row in rows:
+            cells = dict(zip(names, cells_of(row, headings(rows)), strict=True))
+            name = f"[bold green]{escape(row.variant)} *[/]" if row.best else escape(row.variant)
+            table.add_row(name, *(cells[heading] for heading in wanted))
+        out.print(table)
+    out.print("[dim]mean ± standard deviation over seeds; * highest CIDEr; Δ to the first variant, seed by seed[/]")
+    for told in failures(results):
+        out.print(f"[red]failed:[/] {escape(told)}", highlight=False, soft_wrap=True)
+
+
+def failures(results: Sequence[Result]) -> list[str]:
+    """Each reason once, with the runs that it ended."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for result in results:
+        if result.state == "failed":
+            seeds = reasons.setdefault(result.reason, {}).setdefault(result.variant, [])
+            seeds.append(str(result.seed))
+    runs = {why: [f"{name}, seed {', '.join(seeds)}" for name, seeds in of.items()] for why, of in reasons.items()}
+    return [f"{'; '.join(named)}: {why}" for why, named in runs.items()]
+
+
+def _markdown(sweep: Sweep, results: Sequence[Result]) -> str:
+    rows = rows_of(sweep, results)
+    names = headings(rows)
+    wanted = len(sweep.variants) * sweep.seeds
+    lines = [f"# {sweep.name}", ""]
+    lines += [" ".join(sweep.about.split()), ""] if sweep.about else []
+    common = f" with {', '.join(f'`{setting}`' for setting in sweep.settings)}" if sweep.settings else ""
+    lines += [
+        f"Recipe `{sweep.recipe}`{common}; {len(results)} of {wanted} runs. Mean ± standard deviation over seeds.",
+        "",
+    ]
+    headers = ["variant", "settings", *names, *AFTER]
+    lines += [_line(headers), "|---" * len(headers) + "|"]
+    for row in rows:
+        name = f"**{_plain(row.variant)}**" if row.best else _plain(row.variant)
+        settings = " ".join(f"`{_plain(setting)}`" for setting in row.settings)
+        lines.append(_line([name, settings, *cells_of(row, names)]))
+    lines += ["", *(f"- failed: {_plain(told)}" for told in failures(results))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _plain(text: str) -> str:
+    """Text that cannot break a table."""
+    return text.replace("|", "\\|").replace("\n", " ")

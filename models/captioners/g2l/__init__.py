@@ -1,0 +1,1 @@
+"""G2L: joint clip-frame attention, Gumbel top-k key frames, region attention."""

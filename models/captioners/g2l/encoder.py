@@ -1,0 +1,197 @@
+"""G2L's encoder, and its joint-hierarchical attention: over clips and frames first, then over regions of the key frames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from models.layers.attention import masked_softmax
+from models.layers.gumbel import TopKSampler
+from models.layers.temporal_encoder import check_present, masked_mean
+from models.types import Memory
+
+
+class G2lEncoder(nn.Module):
+    """Frames (B, T, D2) and clips (B, T, D3) of the same positions, regions (B, R, O, Dr) of some -> Memory.
+
+    tokens (B, T, 2P) are [f', v'] of eq. 1, summary (B, 2P) is their mean; extras hold the masks of each half and, with
+    regions, r' (B, R, O, P) of eq. 7 and which of them are there (a region of zeros is padding). The paper does not name
+    its activation: it is ReLU here."""
+
+    def __init__(
+        self, frames: tuple[str, int], clips: tuple[str, int], regions: tuple[str, int] | None, projection: int
+    ):
+        super().__init__()
+        self.names = [name for name, _ in filter(None, (frames, clips, regions))]
+        self.project_frames = nn.Linear(frames[1], projection)
+        self.project_clips = nn.Linear(clips[1], projection)
+        self.project_regions = None if regions is None else nn.Linear(regions[1], projection)
+
+    def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
+        check_present(self.names, features, masks)
+        frame_mask, clip_mask = self._aligned(masks)
+        T = frame_mask.shape[1]
+        # Rows that are not real may hold anything, NaN included.
+        frames = _fit(features[self.names[0]], T).masked_fill(~frame_mask.unsqueeze(-1), 0.0)
+        clips = _fit(features[self.names[1]], T).masked_fill(~clip_mask.unsqueeze(-1), 0.0)
+        frames = torch.relu(self.project_frames(frames)) * frame_mask.unsqueeze(-1)  # eq. 1
+        clips = torch.relu(self.project_clips(clips)) * clip_mask.unsqueeze(-1)
+        tokens = torch.cat([frames, clips], dim=-1)
+        mask = frame_mask | clip_mask
+        extras = {"frame_mask": frame_mask, "clip_mask": clip_mask}
+        if self.project_regions is not None:
+            found = features[self.names[2]].masked_fill(~masks[self.names[2]][:, :, None, None], 0.0)
+            there = (found != 0).any(-1)
+            extras["regions"] = torch.relu(self.project_regions(found)) * there.unsqueeze(-1)  # eq. 7
+            extras["region_mask"] = there
+        return Memory(tokens, mask, masked_mean(tokens, mask), extras)
+
+    def _aligned(self, masks: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The masks of frames and clips at one length T; a video that has both must have as many of each."""
+        frames, clips = self.names[:2]
+        frame_mask, clip_mask = masks[frames], masks[clips]
+        T = max(frame_mask.shape[1], clip_mask.shape[1])
+        if frame_mask.shape[1] != clip_mask.shape[1]:
+            seen, moving = frame_mask.sum(1), clip_mask.sum(1)
+            if bool(((seen != moving) & (seen > 0) & (moving > 0)).any()):
+                raise ValueError(
+                    f"'{frames}' and '{clips}' must be sampled at the same positions, but a video has "
+                    f"{frame_mask.shape[1]} rows of one and {clip_mask.shape[1]} of the other; give both the same stride"
+                )
+        return _fit(frame_mask, T), _fit(clip_mask, T)
+
+
+class ProductScore(nn.Module):
+    """F_att of eq. 3: w . tanh((W_ha h) * (W_va V) + b_a)."""
+
+    def __init__(self, hidden: int, values: int, attention: int):
+        super().__init__()
+        self.key = nn.Linear(values, attention, bias=False)
+        self.query = nn.Linear(hidden, attention, bias=False)
+        self.bias = nn.Parameter(torch.zeros(attention))
+        self.score = nn.Linear(attention, 1, bias=False)
+
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        """hidden (N, H), keys (N, ..., A) -> scores (N, ...)."""
+        query = self.query(hidden).view(len(hidden), *[1] * (keys.dim() - 2), -1)
+        return self.score(torch.tanh(query * keys + self.bias)).squeeze(-1)
+
+
+class AlignedAttention(nn.Module):
+    """Attention over [f', v'] (eq. 2) and the compact context of eq. 4: sum_i phi(a_i [f'_i, v'_i])."""
+
+    def __init__(self, hidden: int, values: int, attention: int, size: int):
+        super().__init__()
+        self.score = ProductScore(hidden, values, attention)
+        self.compact = nn.Linear(values, size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def prepare(self, memory: Memory) -> dict[str, Tensor]:
+        return {"aligned_keys": self.score.key(memory.tokens), "compact": self.compact(memory.tokens)}
+
+    def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """hidden (N, H), memory of N -> context (N, A), weights (N, T)."""
+        weights = masked_softmax(self.score(hidden, memory.extras["aligned_keys"]), memory.mask)
+        # phi is inside the sum, as printed; its matrix was applied ahead, since a_i is a number
+        each = torch.relu(weights.unsqueeze(-1) * memory.extras["compact"] + self.bias)
+        return (each * memory.mask.unsqueeze(-1)).sum(1), weights
+
+
+class RegionAttention(nn.Module):
+    """The key frames of a step and a shared attention over the regions of each (eq. 8 and 9).
+
+    Regions exist for one position of every `stride`: the paper takes the middle one of three. The sampler therefore never
+    meets a position without regions: the attention of each `stride` positions is averaged first (eq. 8), and it chooses
+    among these groups. A group whose frame has no region cannot be chosen; a last group that is not full counts its
+    missing positions as zero."""
+
+    def __init__(self, sampler: TopKSampler, hidden: int, values: int, attention: int, stride: int):
+        super().__init__()
+        self.sampler = sampler
+        self.score = ProductScore(hidden, values, attention)
+        self.stride = stride
+
+    def prepare(self, memory: Memory) -> dict[str, Tensor]:
+        return {"region_keys": self.score.key(memory.extras["regions"])}
+
+    def forward(self, hidden: Tensor, attention: Tensor, memory: Memory) -> Tensor:
+        """hidden (N, H), attention over positions (N, T), memory of N -> context (N, P)."""
+        weights, _, values = self.look(hidden, attention, memory)
+        return torch.einsum("nko,nkop->np", weights, values)  # eq. 9: over the frames chosen and their regions
+
+    def look(self, hidden: Tensor, attention: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
+        """The same -> weights (N, k, O) of the regions of the frames (N, k) chosen, and their values (N, k, O, P)."""
+        there = memory.extras["region_mask"]
+        choices = self.sampler(grouped(attention, self.stride, there.shape[1]), there.any(-1))
+        parts = (memory.extras["regions"], memory.extras["region_keys"])
+        taken, frame = choices.max(-1)
+        if self.sampler.draws:
+            values, keys = (_weighed(choices, part) for part in parts)
+            real = _weighed(choices.detach(), there.to(choices.dtype).unsqueeze(-1)).squeeze(-1) >= 0.5
+        else:  # exactly one-hot: read the frames chosen and leave the others alone
+            rows = torch.arange(len(frame), device=frame.device).unsqueeze(1)
+            values, keys = (part[rows, frame] for part in parts)
+            real = there[rows, frame] & (taken > 0).unsqueeze(-1)
+        return masked_softmax(self.score(hidden, keys), real), frame, values
+
+
+class G2lReader(nn.Module):
+    """What the decoder sees at a step: x_t = [x_G, x_L] (eq. 4, 9, 11). Its weights are the aligned attention or, without
+    alignment, the mean of the frames' and the clips'."""
+
+    def __init__(
+        self,
+        hidden: int,
+        projection: int,
+        attention: int,
+        aligned: AlignedAttention | None,
+        local: RegionAttention | None,
+    ):
+        super().__init__()
+        self.projection = projection
+        self.of_frames = ProductScore(hidden, projection, attention)
+        self.of_clips = ProductScore(hidden, projection, attention)
+        self.aligned = aligned
+        self.local = local
+
+    def prepare(self, memory: Memory) -> Memory:
+        frames, clips = memory.tokens.split(self.projection, dim=-1)
+        ready = {"frame_keys": self.of_frames.key(frames), "clip_keys": self.of_clips.key(clips)}
+        for part in (self.aligned, self.local):
+            if part is not None:
+                ready |= part.prepare(memory)
+        return replace(memory, extras={**memory.extras, **ready})
+
+    def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """hidden (N, H), memory of N -> context (N, X), weights (N, T)."""
+        extras = memory.extras
+        frames, clips = memory.tokens.split(self.projection, dim=-1)
+        on_frames = masked_softmax(self.of_frames(hidden, extras["frame_keys"]), extras["frame_mask"])
+        on_clips = masked_softmax(self.of_clips(hidden, extras["clip_keys"]), extras["clip_mask"])
+        seen = [torch.bmm(w.unsqueeze(1), x).squeeze(1) for w, x in ((on_frames, frames), (on_clips, clips))]
+        if self.aligned is None:
+            return torch.cat(seen, dim=-1), (on_frames + on_clips) / 2
+        compact, weights = self.aligned(hidden, memory)
+        seen.append(compact)
+        if self.local is not None:
+            seen.append(self.local(hidden, weights, memory))
+        return torch.cat(seen, dim=-1), weights
+
+
+def grouped(attention: Tensor, stride: int, groups: int) -> Tensor:
+    """attention (N, T) -> (N, groups), the mean of each `stride` positions (eq. 8), zero past the end."""
+    return _fit(attention, groups * stride).unflatten(1, (groups, stride)).sum(-1) / stride
+
+
+def _fit(rows: Tensor, length: int) -> Tensor:
+    """rows (N, T, ...) -> (N, length, ...), cut or filled with zeros."""
+    if rows.shape[1] >= length:
+        return rows[:, :length]
+    return torch.cat([rows, rows.new_zeros(rows.shape[0], length - rows.shape[1], *rows.shape[2:])], dim=1)
+
+
+def _weighed(choices: Tensor, frames: Tensor) -> Tensor:
+    """choices (N, k, R), frames (N, R, O, P) -> (N, k, O, P)."""
+    return torch.bmm(choices, frames.flatten(2)).unflatten(2, frames.shape[2:])

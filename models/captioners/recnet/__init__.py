@@ -1,0 +1,1 @@
+"""RecNet: a captioner with global, local or joint reconstructors."""

@@ -1,0 +1,1 @@
+"""VRE: a key-frame BiGRU that encodes a video twice, and the refocusing module that chooses the key frame."""

@@ -1,0 +1,1 @@
+"""Captions from a trained captioner: greedy, beam search, sampling, ensembles and likelihoods."""

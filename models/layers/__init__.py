@@ -1,0 +1,1 @@
+"""Layers that several captioners share: attention, recurrent decoders, Gumbel top-k, the output layer."""

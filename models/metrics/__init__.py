@@ -1,0 +1,1 @@
+"""Caption metrics, measured against the references."""

@@ -1,0 +1,94 @@
+"""How sure a corpus score is: bootstrap intervals over videos, and paired comparisons of two captioners.
+
+Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR are computed anew
+from the drawn videos' counts, because they are no means. Figures that count different things (UniCap, words in use) have no
+interval: a drawn set repeats videos, so it always has fewer of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.metrics.bleu import BleuCounts
+from models.metrics.corpus import CorpusScores
+from models.metrics.meteor_statistics import meteor_of, summable
+
+DRAWS = 1000
+LENGTH = "AvgLen"
+_BLEU = tuple(f"BLEU-{n}" for n in range(1, 5))
+_ENTRIES = 1 << 23  # of a block of draws: 64 MB, however many videos there are
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two captioners on the same videos: ours minus the other's, its 95 % interval, and how often chance alone turns its
+    sign (a one-sided p-value: the share of draws, with one more in which it does, so that it is never 0)."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def intervals(scores: CorpusScores, draws: int = DRAWS, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """metric -> (low, high): 95 % of the corpus scores of drawn sets lie between them. AvgLen has one too."""
+    drawn = _drawn(scores, draws, seed)
+    return {name: _middle(values) for name, values in drawn.items()}
+
+
+def compare(ours: CorpusScores, others: CorpusScores, draws: int = DRAWS, seed: int = 0) -> dict[str, Difference]:
+    """metric -> how much more `ours` has than `others`; both must have scored the same videos."""
+    if ours.per_video.keys() != others.per_video.keys():
+        raise ValueError("two sets of captions can only be compared on the same videos")
+    theirs = _drawn(others, draws, seed)  # the same seed draws the same videos
+    value_ours, value_theirs = ours.corpus | _length(ours), others.corpus | _length(others)
+    found = {}
+    for name, values in _drawn(ours, draws, seed).items():
+        if name in theirs:
+            value, change = value_ours[name] - value_theirs[name], values - theirs[name]
+            against = int((change <= 0).sum() if value > 0 else (change >= 0).sum())
+            found[name] = Difference(value, *_middle(change), (against + 1) / (draws + 1))
+    return found
+
+
+def _length(scores: CorpusScores) -> dict[str, float]:
+    return {LENGTH: float(scores.counts.lengths.mean())}
+
+
+def _drawn(scores: CorpusScores, draws: int, seed: int) -> dict[str, NDArray[np.float64]]:
+    """metric -> its corpus value in every draw, (draws,)."""
+    parts = [_scores_of_draws(scores, weights) for weights in _draws(len(scores.per_video), draws, seed)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _draws(videos: int, draws: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """How often each video is drawn: blocks of (some draws, videos)."""
+    draw = np.random.default_rng(seed)
+    chances = np.full(videos, 1 / videos)
+    most = max(1, _ENTRIES // videos)
+    for start in range(0, draws, most):
+        yield draw.multinomial(videos, chances, min(most, draws - start)).astype(np.float64)
+
+
+def _scores_of_draws(scores: CorpusScores, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """(draws, videos) -> metric -> corpus scores (draws,)."""
+    counts, videos = scores.counts, weights.shape[1]
+    found = {LENGTH: weights @ counts.lengths / videos}
+    bleu = BleuCounts.of_sums(
+        weights @ counts.correct, weights @ counts.guesses, weights @ counts.lengths, weights @ counts.closest
+    )
+    found |= dict(zip(_BLEU, bleu.T, strict=True))
+    if scores.meteor:
+        found["METEOR"] = meteor_of(weights @ summable(scores.meteor.statistics))
+    rows = [scores.per_video[video] for video in sorted(scores.per_video)]
+    for name in scores.corpus.keys() - found.keys():
+        found[name] = weights @ np.array([row[name] for row in rows]) / videos
+    return {name: found[name] for name in (*scores.corpus, LENGTH)}
+
+
+def _middle(drawn: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,129 @@
+"""Corpus scores of one caption a video: BLEU-1 to 4, ROUGE-L and CIDEr, equal to pycocoevalcap's and far faster; METEOR and
+SPICE by Java, where wanted and there is one.
+
+Texts must be tokenised already: lower case, words apart by one space, no punctuation. BLEU and ROUGE-L are from 0 to 1,
+CIDEr from 0 to 10, with the document frequencies of the references given. What pycocoevalcap and everybody else reports as CIDEr
+has CIDEr-D's clipping and length penalty: it is one number, given under both names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from models.metrics.bleu import BleuCounts, count_bleu
+from models.metrics.cider import cider_d
+from models.metrics.java import JavaFailed
+from models.metrics.meteor_statistics import CountingMeteor, MeteorScores
+from models.metrics.ngrams import NgramIndex
+from models.metrics.rouge import rouge_l
+from models.metrics.sentences import Sentences, VideoCaptions
+from models.metrics.spice import spice
+
+METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr", "CIDEr-D")
+# in the order people look at them
+SCORES = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", "SPICE", "CIDEr-D", "BLEU-1", "BLEU-2", "BLEU-3")
+
+
+@dataclass(frozen=True)
+class CorpusScores:
+    """corpus: metric -> value; per_video: video id -> metric -> value. Corpus BLEU and METEOR are not the means of the
+    videos': counts and meteor, in the order of the sorted ids, are what they are made of."""
+
+    corpus: dict[str, float]
+    per_video: dict[str, dict[str, float]]
+    counts: BleuCounts = field(compare=False, repr=False)
+    meteor: MeteorScores | None = field(default=None, compare=False, repr=False)
+
+    def with_meteor(self, meteor: MeteorScores) -> CorpusScores:
+        return replace(self._with("METEOR", meteor.corpus, meteor.per_video), meteor=meteor)
+
+    def with_mean(self, name: str, value: float, per_video: Mapping[str, float]) -> CorpusScores:
+        """These and one more score, whose corpus value is the mean of the videos'."""
+        return self._with(name, value, per_video)
+
+    def _with(self, name: str, value: float, per_video: Mapping[str, float]) -> CorpusScores:
+        more = {video_id: row | {name: per_video[video_id]} for video_id, row in self.per_video.items()}
+        return replace(self, corpus=self.corpus | {name: value}, per_video=more)
+
+
+def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> CorpusScores:
+    """video id -> caption, video id -> references of (at least) the same videos -> scores. An empty caption scores 0; an
+    empty reference counts as one, as in pycocoevalcap, but one reference of a video must have a word."""
+    ids = sorted(hypotheses)
+    if not ids:
+        raise ValueError("there are no captions to score")
+    truth = {video_id: references.get(video_id, ()) for video_id in ids}
+    bare = [video_id for video_id in ids if not any(map(str.strip, truth[video_id]))]
+    if bare:
+        raise ValueError(
+            f"{len(bare)} of {len(ids)} captioned videos have no reference to score against: {', '.join(bare[:5])}"
+        )
+    said = [hypotheses[video_id] for video_id in ids]
+    index, captions = _numbered(said, [truth[video_id] for video_id in ids], str.split)
+    rows = np.arange(len(ids))
+    bleu, cider = count_bleu(index, captions, rows), cider_d(index, captions, rows)
+    # pycocoevalcap's ROUGE-L alone takes a no-break space for a part of a word, such as the tokenizer leaves in "1 1/2".
+    if any("\xa0" in text for video_id in ids for text in (hypotheses[video_id], *truth[video_id])):
+        index, captions = _numbered(said, [truth[video_id] for video_id in ids], lambda text: text.split(" "))
+    rouge = rouge_l(index, captions, rows)
+    columns = [*bleu.sentences().T, rouge, cider, cider]
+    means = [float(column.mean()) for column in (rouge, cider, cider)]
+    corpus = dict(zip(METRICS, [*bleu.corpus().tolist(), *means], strict=True))
+    per_video = {
+        video_id: {name: float(column[row]) for name, column in zip(METRICS, columns, strict=True)}
+        for row, video_id in enumerate(ids)
+    }
+    return CorpusScores(corpus, per_video, bleu)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of one set of captions, and why some are missing."""
+
+    scores: CorpusScores
+    not_computed: dict[str, str]
+
+    def figures(self) -> dict[str, float | None]:
+        """Every score by name, None for those that are not computed."""
+        return {name: self.scores.corpus.get(name) for name in SCORES}
+
+
+def score_captions(
+    said: Sequence[Mapping[str, str]], references: Mapping[str, Sequence[str]], meteor: bool, spice_jars: Path | None
+) -> list[Scored]:
+    """All scores of one or more sets of captions (video id -> words). What fails in Java is missing, with the reason."""
+    found = []
+    with closing(CountingMeteor()) as running:  # one Java for all; it starts when it is first asked
+        for captions in said:
+            scores, not_computed = score_corpus(captions, references), {}
+            if meteor:
+                try:
+                    scores = scores.with_meteor(running.count(captions, references))
+                except JavaFailed as error:  # every other metric does without Java
+                    not_computed["METEOR"] = str(error)
+            else:
+                not_computed["METEOR"] = "not asked for"
+            if spice_jars:
+                try:
+                    scores = scores.with_mean("SPICE", *spice(captions, references, spice_jars))
+                except JavaFailed as error:
+                    not_computed["SPICE"] = str(error)
+            else:
+                not_computed["SPICE"] = "no folder with the CoreNLP 3.6.0 jars was given"
+            found.append(Scored(scores, not_computed))
+    return found
+
+
+def _numbered(
+    said: Sequence[str], truth: Sequence[Sequence[str]], split: Callable[[str], list[str]]
+) -> tuple[NgramIndex, Sentences]:
+    """The references of every video as an index, and the captions as ids in the same numbering."""
+    numbers: dict[str, int] = {}
+    texts = [split(text) for references in truth for text in references]
+    edges = np.cumsum([0, *(len(references) for references in truth)])
+    index = NgramIndex.build(VideoCaptions(Sentences.from_words(texts, numbers), edges))
+    return index, Sentences.from_words([split(text) for text in said], numbers)

@@ -1,0 +1,222 @@
+"""METEOR 1.5 by the jar inside pycocoevalcap: one Java process for as long as it is needed.
+
+Corpus METEOR is computed from the summed statistics of all captions; it is not the mean of the captions' scores. Texts must be
+tokenised already, as for the other scores. Loading takes Java some seconds and up to 2 GB, so keep a `Meteor` open:
+
+    with Meteor() as meteor:
+        corpus, per_video = meteor.score(hypotheses, references)
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import subprocess
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from types import TracebackType
+
+from models.metrics.java import JavaFailed, java_command, java_environment, one_line, packaged_jar
+
+CHUNK = 500  # captions sent before their scores are asked for: what a restart repeats at most
+
+
+class _Died(Exception):
+    """The process is gone; what was asked can be asked again."""
+
+
+class Meteor:
+    """A METEOR process; a context manager. Threads may share it; several may run at once."""
+
+    def __init__(self, time_limit: float = 300.0):
+        """time_limit: seconds to wait for any one reply, the loading included"""
+        self._time_limit = time_limit
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+
+    def __enter__(self) -> Meteor:
+        with self._lock:
+            self._running()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process:
+            process.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number while it runs."""
+        return self._process.pid if self._process else None
+
+    def score(
+        self, hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]]
+    ) -> tuple[float, dict[str, float]]:
+        """video id -> caption, video id -> references -> METEOR of the corpus and of each video, 0 to 1."""
+        if not hypotheses:
+            raise ValueError("there are no captions to score")
+        ids = sorted(hypotheses)
+        questions = [_question(hypotheses[id], references.get(id, ()), f"'{id}'") for id in ids]
+        with self._lock:
+            statistics = [line for part in _chunks(questions) for line in self._ask(part, len(part))]
+            replies = self._ask([_evaluation(statistics)], len(ids) + 1)
+        *each, corpus = map(_number, replies)
+        return corpus, dict(zip(ids, each, strict=True))
+
+    def segment_scores(self, pairs: Iterable[tuple[str, Sequence[str]]]) -> Iterator[float]:
+        """(caption, its references) -> its METEOR, in order, as they come: what leave-one-out weights need."""
+        questions = (_question(text, references, f"caption {n}") for n, (text, references) in enumerate(pairs))
+        for part in _chunks(questions):
+            with self._lock:
+                statistics = self._ask(part, len(part))
+                replies = self._ask([_evaluation(statistics)], len(part) + 1)
+            yield from map(_number, replies[:-1])
+
+    def leave_one_out(self, videos: Iterable[Sequence[str]]) -> list[float]:
+        """videos -> captions -> METEOR of each caption against the others of its video, one after another; NaN where
+        there are none.
+
+        METEOR takes the best reference, so of equal references one is enough, and equal questions are asked once: a
+        thousand equal captions cost as much as two."""
+        questions = [question for captions in videos for question in _against_others(captions)]
+        asked = list(dict.fromkeys(question for question in questions if question[1]))
+        scores = dict(zip(asked, self.segment_scores(asked), strict=True))
+        return [scores.get(question, math.nan) for question in questions]
+
+    def _running(self) -> _Process:
+        if self._process is None:
+            self._process = _Process(self._time_limit)
+        return self._process
+
+    def _ask(self, lines: Sequence[str], replies: int) -> list[str]:
+        """Lines in, so many lines out. A process that died on the way is replaced once."""
+        try:
+            return self._ask_once(lines, replies)
+        except _Died:
+            pass
+        try:
+            return self._ask_once(lines, replies)
+        except _Died as error:
+            raise JavaFailed(
+                f"METEOR's Java process died twice ({error}); it needs 2 GB of memory: close other programs"
+            ) from error
+
+    def _ask_once(self, lines: Sequence[str], replies: int) -> list[str]:
+        answered = False
+        try:
+            received = self._running().ask(lines, replies)
+            answered = True
+        finally:
+            if not answered:  # replies still under way would answer the next question
+                self.close()
+        return received
+
+
+class _Process:
+    """Java, and a thread that reads its replies, so that waiting for them can have an end."""
+
+    def __init__(self, time_limit: float):
+        jar = packaged_jar("meteor", "meteor-1.5.jar")
+        self._time_limit = time_limit
+        self._java = subprocess.Popen(
+            java_command(jar, "-", "-", "-stdio", "-l", "en", "-norm", memory="2G"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=tempfile.gettempdir(),
+            env=java_environment(),
+        )
+        self.pid = self._java.pid
+        self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="meteor-replies", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._java.stdout is not None
+        for line in self._java.stdout:
+            self._replies.put(line.decode("utf-8", "replace").strip())
+        self._replies.put(None)
+
+    def _write(self, lines: Sequence[str]) -> None:
+        assert self._java.stdin is not None
+        with suppress(OSError, ValueError):  # the reader notices the death and tells
+            for line in lines:
+                self._java.stdin.write(line.encode() + b"\n")
+            self._java.stdin.flush()
+
+    def ask(self, lines: Sequence[str], replies: int) -> list[str]:
+        # Both pipes can be full at once: one thread must write while another reads.
+        writer = threading.Thread(target=self._write, args=(lines,), name="meteor-questions", daemon=True)
+        writer.start()
+        received: list[str] = []
+        while len(received) < replies:
+            try:
+                line = self._replies.get(timeout=self._time_limit)
+            except queue.Empty:
+                raise JavaFailed(
+                    f"METEOR said nothing for {self._time_limit:g} s; give it a longer time limit or a faster machine"
+                ) from None
+            if line is None:
+                raise _Died(f"exit code {self._java.wait()}")
+            received.append(line)
+        writer.join()
+        return received
+
+    def kill(self) -> None:
+        self._java.kill()
+        self._java.wait()
+        self._reader.join()
+        for pipe in (self._java.stdin, self._java.stdout):
+            with suppress(OSError):  # what was not sent yet has no receiver
+                if pipe:
+                    pipe.close()
+
+
+def _chunks(items: Iterable[str]) -> Iterator[list[str]]:
+    remaining = iter(items)
+    while part := list(islice(remaining, CHUNK)):
+        yield part
+
+
+def _clean(text: str) -> str:
+    """One line without METEOR's separator."""
+    text = one_line(text)
+    while "|||" in text:
+        text = text.replace("|||", "")
+    return text.replace("  ", " ")
+
+
+def _against_others(captions: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each caption with the different captions among the others, sorted; those without a word are no references."""
+    cleaned = [_clean(caption) for caption in captions]
+    counts = Counter(text for text in cleaned if text.strip())
+    different = sorted(counts)
+    for text in cleaned:
+        yield text, tuple(other for other in different if other != text or counts[text] > 1)
+
+
+def _question(caption: str, references: Sequence[str], name: str) -> str:
+    truth = [text for text in map(_clean, references) if text.strip()]
+    if not truth:
+        raise ValueError(f"{name} has no reference to score against")
+    return " ||| ".join(("SCORE", *truth, _clean(caption)))
+
+
+def _evaluation(statistics: Sequence[str]) -> str:
+    return " ||| ".join(("EVAL", *statistics))
+
+
+def _number(reply: str) -> float:
+    try:
+        return float(reply)
+    except ValueError:
+        raise JavaFailed(f"METEOR answered '{reply[:80]}' instead of a number; please report the captions") from None

@@ -1,1 +1,0 @@
-"""How good captions are, measured against the references."""

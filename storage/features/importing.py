@@ -1,0 +1,233 @@
+"""Importing ready-made features into a feature store of their own, checked row by row.
+
+What was imported, from where and when is a group of its own below <store>/imports, one for each source. Bad rows are
+problems, left out and listed; the rest goes in. The same source again changes nothing, another one under the same name
+replaces the rows of the ids it has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.storage import LocalStore
+
+from storage.errors import BadInput, Mismatch, UnsafeId, explained
+from storage.features.import_sources import UNREADABLE, Entry, Source, open_source
+from storage.features.maintenance import Progress
+from storage.features.segments import row_crc32
+from storage.features.store import FeatureDType, FeatureStore
+from storage.files.atomic import sync_file, sync_folder
+from storage.files.hashing import digest_file, digest_rows
+from storage.records import Problem, check_video_id
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import did.
+
+    imported: rows written now; already: rows that were there, unchanged; unknown: ids the data set does not have, left
+    out; missing: ids of the data set without a feature in this source; problems: entries left out and why; digest: the
+    store's digest afterwards; source_hash: the hash of the source's bytes; tail: the shape of one step."""
+
+    name: str
+    imported: int
+    already: int
+    unknown: tuple[str, ...]
+    missing: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    digest: str
+    source_hash: str
+    tail: tuple[int, ...]
+
+    def summary(self) -> str:
+        """One line for people."""
+        done = f"{self.imported} imported" if self.imported else "nothing to do"
+        counts = {
+            "already there": self.already,
+            "unknown to the data set": len(self.unknown),
+            "without features": len(self.missing),
+            "left out as bad": len(self.problems),
+        }
+        return ", ".join([f"'{self.name}': {done}", *(f"{count} {what}" for what, count in counts.items() if count)])
+
+
+def import_features(
+    store_path: Path,
+    source: Path,
+    *,
+    ids: Path | None = None,
+    video_keys: Mapping[str, str] | None = None,
+    known_ids: Collection[str] | None = None,
+    name: str,
+    dtype: FeatureDType | None = None,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Copy the features in `source` into the store at `store_path`, making it if need be.
+
+    source: a folder of <id>.npy, one .npy [N, L, D] or [N, D] with `ids`, .npz or HDF5 keyed by id; a vector [D]
+    becomes [1, D], and L may be 0. known_ids: the data set's ids, None to take all. A row's key is video_keys[id], else
+    it names the source. dtype: None keeps the store's, else what Longtake exported in, else float16."""
+    with open_source(source, ids) as opened:
+        problems = list(opened.problems)
+        entries, unknown = _wanted(opened, known_ids, problems)
+        if not entries:
+            raise BadInput(_nothing(source, unknown, known_ids, problems))
+        source_hash = _hash(opened)
+        tail = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
+        store = _open_store(store_path, name, tail, dtype, opened.dtype, source)
+        key = f"imported:{source_hash[:16]}"
+        keys = {entry.id: (video_keys or {}).get(entry.id, key) for entry in entries}
+        present, imported = _copy(store, source.name, entries, keys, tail, problems, progress)
+    if present:
+        _record(store, opened.form, source.name, source_hash, tail, len(present))
+    missing = sorted(set(known_ids or ()) - present)
+    return ImportReport(
+        name,
+        imported,
+        len(present) - imported,
+        tuple(unknown),
+        tuple(missing),
+        tuple(problems),
+        store.digest(),
+        source_hash,
+        tail,
+    )
+
+
+def imports(store: FeatureStore) -> list[dict[str, Any]]:
+    """What was imported into a store, oldest first."""
+    return [json.loads(note.read_bytes())["attributes"] for note in sorted(store.path.glob("imports/*/zarr.json"))]
+
+
+def _wanted(source: Source, known: Collection[str] | None, problems: list[Problem]) -> tuple[list[Entry], list[str]]:
+    """The entries worth loading, and the ids that the data set does not know."""
+    known = None if known is None else frozenset(known)
+    entries: dict[str, Entry] = {}
+    unknown = []
+    where = source.files[0].name
+    for entry in source.entries:
+        try:
+            check_video_id(entry.id)
+        except UnsafeId as error:
+            problems.append(Problem(entry.id, "unsafe_id", str(error), where, True))
+            continue
+        if known is not None and entry.id not in known:
+            unknown.append(entry.id)
+        elif entry.id in entries:
+            problems.append(Problem(entry.id, "duplicate", "comes twice; the first one counts", where, True))
+        elif not entry.shape or 0 in _step(entry):
+            problems.append(Problem(entry.id, "empty", f"has shape {list(entry.shape)}: no values", where, True))
+        else:
+            entries[entry.id] = entry
+    return list(entries.values()), unknown
+
+
+def _step(entry: Entry) -> tuple[int, ...]:
+    """The shape of one step: [D] and [L, D] -> (D,), [L, R, D] -> (R, D)."""
+    return entry.shape[1:] if len(entry.shape) > 1 else entry.shape
+
+
+def _copy(
+    store: FeatureStore,
+    where: str,
+    entries: list[Entry],
+    keys: dict[str, str],
+    tail: tuple[int, ...],
+    problems: list[Problem],
+    progress: Progress | None,
+) -> tuple[set[str], int]:
+    """Write what is not there yet -> ids whose row is in the store now, number of rows written."""
+    view = store.view()
+    present: set[str] = set()
+    imported = 0
+    with store.writer() as writer:
+        for done, entry in enumerate(entries, 1):
+            try:
+                if _step(entry) != tail:
+                    raise BadInput(f"has steps of shape {list(_step(entry))}, most have {list(tail)}")
+                array = entry.load().reshape(-1, *tail)
+                with np.errstate(over="ignore"):
+                    stored = array.astype(store.dtype)
+                if view.newest_crc32(entry.id, keys[entry.id]) != row_crc32(stored):
+                    note = entry.note()
+                    writer.add(entry.id, keys[entry.id], array, note.pts, note.damaged)
+                    imported += 1
+                present.add(entry.id)
+            except BadInput as error:
+                problems.append(Problem(entry.id, "bad_features", str(error), where, True))
+            except UNREADABLE as error:
+                problems.append(Problem(entry.id, "unreadable", str(error), where, True))
+            if progress:
+                progress(done, len(entries))
+    return present, imported
+
+
+def _open_store(
+    path: Path, name: str, tail: tuple[int, ...], dtype: FeatureDType | None, exported: str | None, source: Path
+) -> FeatureStore:
+    provenance = {"extractor_key": f"imported:{name}", "kind": "imported", "name": name}
+    if dtype is None and (path / "zarr.json").exists():
+        exported = FeatureStore.open(path).dtype.name
+    chosen = dtype or ("float32" if exported == "float32" else "float16")
+    store = FeatureStore.create(path, provenance=provenance, dtype=chosen)
+    if store.tail not in (None, tail):
+        raise Mismatch(
+            f"{source} has steps of shape {list(tail)}, but '{name}' in {path} has {list(store.tail or ())}; import it "
+            "under another name"
+        )
+    return store
+
+
+def _record(store: FeatureStore, form: str, source: str, source_hash: str, tail: tuple[int, ...], rows: int) -> None:
+    """Note what was imported, last, so that the note stands for a finished import."""
+    root = store.path / "imports"
+    if any(note["content_hash"] == source_hash and note["rows"] == rows for note in imports(store)[-1:]):
+        return
+    now = datetime.now(UTC)
+    note = {
+        "imported": True,
+        "name": store.name,
+        "source": source,
+        "format": form,
+        "content_hash": source_hash,
+        "shape": ["L", *tail],
+        "rows": rows,
+        "time": now.isoformat(timespec="seconds"),
+    }
+    with explained(root):
+        if not (root / "zarr.json").exists():
+            zarr.create_group(store=LocalStore(root), zarr_format=3)
+        folder = root / f"{now:%Y%m%dT%H%M%S%f}-{source_hash[:16]}"
+        zarr.create_group(store=LocalStore(folder), attributes=note, zarr_format=3)
+        for path in (root, folder):
+            sync_file(path / "zarr.json")
+            sync_folder(path)
+
+
+def _hash(source: Source) -> str:
+    """The hash of the source's bytes; of several files, of their names and hashes."""
+    if len(source.files) == 1:
+        return digest_file(source.files[0])
+    return digest_rows((file.name, digest_file(file)) for file in source.files)
+
+
+def _nothing(source: Path, unknown: list[str], known: Collection[str] | None, problems: list[Problem]) -> str:
+    """Why not one row can be imported."""
+    if unknown:
+        examples = (
+            f"such as {unknown[0]!r}, but the data set's are such as {min(known)!r}"
+            if known
+            else "such as " + unknown[0]
+        )
+        return f"no id of {source} is in the data set: it has ids {examples}; rename them, or check the data set"
+    if problems:
+        return f"nothing in {source} can be imported: {problems[0].item}: {problems[0].reason}"
+    return f"{source} is empty; it should hold the features of each video under its id"

@@ -1,0 +1,147 @@
+"""Objects on S3-like storage, few and simple: create one, get one, list and delete. Failures say what to check."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from storage.errors import PassingFailure, StorageError, UsageError
+from storage.files.sanitising import has_login, without_login
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+# obstore's own pauses between tries are so short that ten of them are over within 2 s: less than a store takes to restart.
+_PAUSES = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=8), "base": 2}
+RETRY: dict[str, Any] = {"max_retries": 12, "retry_timeout": timedelta(minutes=3), "backoff": _PAUSES}
+_ANSWERED, _BEGINNING = re.compile(r".*?status code: \d+ [A-Za-z -]*"), re.compile(r"[^<]{0,300}")
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d")  # not 'too slow' and 'too many', which pass
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+class Listed(NamedTuple):
+    """An object: its path below the URL, its size, when it was put."""
+
+    path: str
+    size: int
+    at: datetime
+
+
+class Objects:
+    """What lies below one URL: s3://bucket/prefix (anything that speaks S3) or file:///folder.
+
+    Credentials and endpoint come from the AWS_* variables of the environment. Safe to use from several threads."""
+
+    def __init__(self, url: str):
+        self.url = url.rstrip("/")
+        self._store = _open(self.url)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Put an object unless there is one of this name -> whether it was put. Of two writers, one gets False."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._reaching():
+            try:
+                obstore.put(self._store, path, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def get(self, path: str) -> bytes | None:
+        """The whole object, None if there is none."""
+        import obstore
+
+        with self._reaching():
+            try:
+                return bytes(obstore.get(self._store, path).bytes())
+            except FileNotFoundError:
+                return None
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """The object piece by piece; FileNotFoundError if there is none."""
+        import obstore
+
+        try:
+            with self._reaching(but=FileNotFoundError):
+                for piece in obstore.get(self._store, path).stream():
+                    yield memoryview(piece)  # type: ignore[misc]
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.url}/{path}") from None
+
+    def below(self, prefix: str) -> list[Listed]:
+        """Every object below a prefix."""
+        import obstore
+
+        with self._reaching():
+            batches = obstore.list(self._store, prefix, chunk_size=1000)
+            return [Listed(e["path"], e["size"], e["last_modified"]) for batch in batches for e in batch]
+
+    def folders(self, prefix: str | None = None) -> list[str]:
+        """The common beginnings one level below a prefix, without their last slash."""
+        import obstore
+
+        with self._reaching():
+            return list(obstore.list_with_delimiter(self._store, prefix)["common_prefixes"])
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects; those that are gone already are no error."""
+        import obstore
+
+        for path in paths:
+            with self._reaching():
+                try:
+                    obstore.delete(self._store, path)
+                except FileNotFoundError:
+                    continue
+
+    @contextmanager
+    def _reaching(self, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        from obstore.exceptions import BaseError, GenericError
+
+        try:
+            yield
+        except but:
+            raise
+        except (BaseError, OSError) as error:
+            # Anything but a clear answer: the store or the way to it, which may be there again in a while.
+            unclear = isinstance(error, GenericError) and not _REFUSED.search(str(error))
+            kind = PassingFailure if unclear else StorageError
+            # `from None`: what the store answered may repeat what it was sent, keys included, and tracebacks go into logs
+            raise kind(
+                f"cannot read or write {self.url}: {_reason(error)}; check the bucket's name, AWS_ACCESS_KEY_ID, "
+                "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, then run the same command: what was copied stays"
+            ) from None
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in a line, without the store's own words."""
+    line = str(error).split("\n", 1)[0].strip()
+    return (_ANSWERED.match(line) or _BEGINNING.match(line))[0].strip()  # type: ignore[index]
+
+
+def _open(url: str) -> ObjectStore:
+    if has_login(url):
+        raise UsageError(
+            f"{without_login(url)} was given with a login in it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+        )
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ModuleNotFoundError:
+        raise UsageError(f"{url} needs a package that is not installed; run: pip install 'longtake[s3]'") from None
+    scheme = url.partition("://")[0]
+    try:
+        if scheme == "file":
+            return from_url(url, mkdir=True)
+        if scheme == "s3":
+            plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+            client = {"allow_http": plain, "connect_timeout": "10s", "timeout": "600s"}
+            return from_url(url, client_options=client, retry_config=RETRY)  # type: ignore[call-overload]
+    except (BaseError, ValueError, OSError) as error:
+        raise UsageError(f"cannot use {url}: {str(error).splitlines()[0]}; give s3://bucket/prefix") from error
+    raise UsageError(f"cannot keep features at '{url}'; give s3://bucket/prefix or file:///folder")

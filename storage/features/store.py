@@ -1,0 +1,168 @@
+"""The feature store: one folder for one extractor on one data set, open to anyone with plain zarr-python.
+
+    <store>/zarr.json       a Zarr v3 group; its attributes say what made these features
+    <store>/<segment>/      immutable segments of rows (feature_segments.py)
+    <store>/imports/        what was imported, if anything was (feature_import.py)
+
+Write with `store.writer()`, read with `store.view()`. Nothing shared is ever changed in place: writers add segments of
+their own, compaction adds merged ones before it removes their sources, and a view keeps what it has opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import zarr
+from zarr.errors import ContainsGroupError
+from zarr.storage import LocalStore
+
+from storage.errors import Mismatch, MissingFeatures, StorageError, explained
+from storage.features import maintenance
+from storage.features.maintenance import Compaction, Progress
+from storage.features.reader import Segment, SegmentGoneError
+from storage.features.segments import segment_names
+from storage.features.view import View, open_view
+from storage.features.writer import PUBLISH_BYTES, PUBLISH_SECONDS, Published, SegmentWriter
+from storage.files.atomic import sync_file, sync_folder
+from storage.records import Problem
+
+FORMAT = 1
+FeatureDType = Literal["float16", "float32"]
+
+
+class FeatureStore:
+    """The features of one extractor for one data set. Cheap to open; all state is on disk."""
+
+    def __init__(self, path: Path, attributes: dict[str, Any]):
+        self.path = path
+        self.provenance: dict[str, Any] = attributes["provenance"]
+        """What made these features; `extractor_key` identifies it."""
+        declared = attributes["longtake_features"]
+        self.dtype = np.dtype(declared["dtype"]).newbyteorder("<")
+        self._tail: tuple[int, ...] | None = None if declared["tail"] is None else tuple(declared["tail"])
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        provenance: dict[str, Any],
+        tail: tuple[int, ...] | None = None,
+        dtype: FeatureDType = "float16",
+    ) -> FeatureStore:
+        """Make the store, or open the one that is there if it has the same provenance["extractor_key"].
+
+        tail is the shape of one step, such as (2048,); None leaves it to the first row written."""
+        if not isinstance(provenance.get("extractor_key"), str):
+            raise ValueError("provenance needs an 'extractor_key'")
+        declared = {"format": FORMAT, "tail": None if tail is None else list(tail), "dtype": dtype}
+        with explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if not (path / "zarr.json").exists():
+                try:
+                    attributes = {"longtake_features": declared, "provenance": provenance}
+                    zarr.create_group(store=LocalStore(path), attributes=attributes, zarr_format=3)
+                    sync_file(path / "zarr.json")
+                    sync_folder(path)
+                except ContainsGroupError:  # another process made it this moment
+                    pass
+        store = cls.open(path)
+        store._require(provenance["extractor_key"], tail, dtype)
+        return store
+
+    @classmethod
+    def open(cls, path: Path) -> FeatureStore:
+        """The store at `path`; MissingFeatures if there is none."""
+        try:
+            attributes = json.loads((path / "zarr.json").read_bytes())["attributes"]
+            found = attributes["longtake_features"]["format"]
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingFeatures(
+                f"no feature store at {path}; run 'longtake extract' or 'longtake features import'"
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{path / 'zarr.json'} is damaged or no Longtake feature store ({error!r}); remove {path} and run again"
+            ) from error
+        if found != FORMAT:
+            raise StorageError(
+                f"{path} is a feature store of format {found}, this Longtake reads {FORMAT}; remove it and run again"
+            )
+        return cls(path, attributes)
+
+    @property
+    def name(self) -> str:
+        """What people call these features: provenance["name"], else the folder's name."""
+        return str(self.provenance.get("name", self.path.name))
+
+    @property
+    def tail(self) -> tuple[int, ...] | None:
+        """The shape of one step; None until the first row is written, if it was not declared."""
+        if self._tail is None:
+            for name in segment_names(self.path):
+                try:
+                    segment = Segment.open(self.path / name)
+                except SegmentGoneError:  # merged into a newer one, which the next look finds
+                    return self.view().tail
+                if segment is not None and segment.shape:
+                    self._tail = segment.tail
+                    break
+        return self._tail
+
+    @property
+    def count(self) -> int:
+        """Rows of distinct (video id, video key)."""
+        return len(self.view())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk, dead rows included."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+    def view(self) -> View:
+        """What the store holds now; see View."""
+        return open_view(self.path, self.name, self._tail)
+
+    def writer(
+        self,
+        publish_bytes: int = PUBLISH_BYTES,
+        publish_seconds: float = PUBLISH_SECONDS,
+        published: Published | None = None,
+    ) -> SegmentWriter:
+        """A writer to use in a `with` block; see SegmentWriter."""
+        with explained(self.path):
+            return SegmentWriter(self.path, self.tail, self.dtype, publish_bytes, publish_seconds, published)
+
+    def verify(self, progress: Progress | None = None) -> list[Problem]:
+        """Everything wrong with the store; reads every byte."""
+        return maintenance.verify(self.path, progress)
+
+    def drop_bad(self) -> int:
+        """Take every row out that `verify` finds bad, so that the next run makes it again -> how many rows or segments."""
+        with explained(self.path):
+            unreadable = maintenance.retire_unreadable(self.path)
+            return unreadable + maintenance.compact(self.view(), self.dtype, None, check=True).bad
+
+    def compact(self, keep: Mapping[str, str] | None = None) -> Compaction:
+        """Merge small segments and drop dead rows; with `keep` (id -> key) also every row it does not name.
+
+        Worth calling after an extraction: writers only merge what is their own. Views that are open keep working."""
+        with explained(self.path):
+            return maintenance.compact(self.view(), self.dtype, keep)
+
+    def digest(self) -> str:
+        """The hash of what can be read, whatever was killed, resumed, merged or written in another order."""
+        return self.view().digest()
+
+    def _require(self, extractor_key: str, tail: tuple[int, ...] | None, dtype: str) -> None:
+        mine = (self.provenance.get("extractor_key"), self.dtype.name, self.tail)
+        asked = (extractor_key, dtype, tail if tail is not None else mine[2])
+        if mine[0] != asked[0] or mine[1] != asked[1] or (mine[2] is not None and mine[2] != asked[2]):
+            raise Mismatch(
+                f"{self.path} holds features of (extractor key, dtype, shape of a step) {mine}, not of {asked}; "
+                "give the other extractor a store of its own, or remove this one"
+            )

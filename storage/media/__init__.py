@@ -1,0 +1,1 @@
+"""Videos, pictures and sound: probing, reading, frame sampling, resizing, decoder processes."""

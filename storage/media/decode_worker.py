@@ -1,0 +1,158 @@
+"""One decoder process: how it is started and spoken to, and what it does. The pool of them is in decode_pool.py.
+
+It is a fresh interpreter (no fork, and it does not import the program that started it), speaks over a socket of its own,
+may take so much memory and not more, and ends with its parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from enum import Enum
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from storage.errors import BadMedia, PassingFailure, StorageError
+
+MEMORY = 6 * 2**30
+"""Bytes of address space for a decoder: a file of a few kB can claim frames without end."""
+START_SECONDS = 120.0
+"""How long a fresh interpreter may take to start on a busy machine."""
+
+# SIGINT is ignored before anything slow is imported: Ctrl-C is the parent's to handle.
+_PROGRAM = """
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+handle, parent, sys.path[:] = json.loads(sys.argv[1])
+from storage.media.decode_worker import serve
+serve(handle, parent)
+"""
+
+
+class Said(Enum):
+    """What a worker says."""
+
+    BEGUN = 0
+    """the job is understood, which the first time takes the import of all it needs"""
+    PIECE = 1
+    ERROR = 2
+    END = 3
+
+
+class Worker:
+    """One decoder process and the socket to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps([theirs.fileno(), os.getpid(), sys.path])],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._complaints,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            )
+        self._connection = Connection(ours.detach())
+
+    def wait_until_ready(self) -> None:
+        """A process that does not start is our fault, not the video's. One that was killed may start the next time."""
+        try:
+            if self._connection.poll(START_SECONDS):
+                self._connection.recv()
+                return
+        except (EOFError, OSError):
+            if (how := self.how_it_ended()).startswith("SIG"):
+                raise PassingFailure(
+                    f"a decoder process was ended by {how} as it started, for want of memory perhaps; run the same command"
+                ) from None
+        self.kill()
+        self._complaints.seek(0)
+        words = self._complaints.read().decode(errors="replace").strip().splitlines() or [self.how_it_ended()]
+        raise StorageError(f"a decoder process does not start: {words[-1]}; 'longtake doctor' checks the set-up")
+
+    def send(self, message: bytes | memoryview) -> None:
+        self._connection.send_bytes(message)
+
+    def receive(self, timeout: float) -> tuple[Said, Any]:
+        """What it says next; TimeoutError or EOFError if nothing comes."""
+        if not self._connection.poll(timeout):
+            raise TimeoutError
+        return self._connection.recv()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "it closed its connection"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def close(self) -> None:
+        self._process.wait()
+        self._connection.close()
+        self._complaints.close()
+
+
+def serve(handle: int, parent: int) -> None:
+    """The life of a worker: answer until the socket closes."""
+    connection = Connection(handle)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    connection.send("ready")
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)  # native decoders talk a lot about damaged files
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, OSError):
+            return
+        try:
+            function, job = ForkingPickler.loads(message)
+            connection.send_bytes(ForkingPickler.dumps((Said.BEGUN, None)))
+            for piece in function(job):
+                connection.send_bytes(ForkingPickler.dumps((Said.PIECE, piece)))
+            reply: bytes | memoryview = ForkingPickler.dumps((Said.END, None))
+        except MemoryError:
+            words = f"{job}: it needs more than {MEMORY / 2**30:g} GB to decode; it is damaged, or scale it down first"
+            reply = _carried(BadMedia("too_large", words))
+        except Exception as error:  # carried over to the parent, which raises it
+            reply = _carried(error)
+        try:
+            connection.send_bytes(reply)
+        except OSError:
+            return
+
+
+def _carried(error: Exception) -> bytes | memoryview:
+    words = "".join(traceback.format_exception(error))
+    error.add_note(words)
+    try:
+        message = ForkingPickler.dumps((Said.ERROR, error))
+        ForkingPickler.loads(message)
+    except Exception:  # an exception that cannot travel: its words can
+        message = ForkingPickler.dumps((Said.ERROR, RuntimeError(words)))
+    return message
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its parent is gone, even in the middle of a job."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

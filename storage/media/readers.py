@@ -1,0 +1,198 @@
+"""The readers: PyAV, decord and still pictures behind one small protocol. Each makes one pass over the video.
+
+Measured on clips whose frames carry their number: PyAV read in order is right for every codec and container tried.
+decord is right only when every frame is taken with `next()`: by index, and also by `skip_frames`, it is silently wrong
+for open-GOP h264 and others; with leading frames that are not shown it pads the end with copies. So it reads plain
+files only (`storage.media.probe` decides) and from end to end. `seeking_reader.py` has a reader that leaves frames out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Protocol
+
+import av
+import numpy as np
+from av.sidedata.sidedata import SideData
+from av.video.reformatter import VideoReformatter
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from storage.errors import BadMedia
+from storage.media.containers import MAX_PIXELS, open_media, read_header, video_stream
+
+INVENTIVE = {"mpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2", "wmv3", "vc1", "flv1", "h263", "h263p"}
+"""Codecs whose decoders, when the film begins in the middle, draw on a grey picture until the first whole one."""
+REORDERED = {"h264", "hevc"}
+"""Codecs whose frames AVI stamps in the order of storage: the n-th frame is shown at the n-th of these times."""
+
+Picture = NDArray[np.uint8]
+Shown = tuple[float, Callable[[], Picture]]
+"""When a frame is displayed, in the stream's own seconds, and how to get its pixels (H, W, 3) RGB, upright."""
+
+
+class Reader(Protocol):
+    """One pass over a video. `damaged` is final once the pass has ended."""
+
+    damaged: bool
+
+    def frames(self) -> Generator[Shown, None, None]:
+        """Every frame in the order of display; pixels are only made for the frames that are rendered."""
+        ...
+
+
+class PyavReader:
+    """FFmpeg's libraries through PyAV. A packet that cannot be decoded is left out and noted as damage, unless it comes
+    before the first frame: there it leans on what was cut away, and no player shows it. `rotation` is the turn of the
+    last frame rendered, None if it has no display matrix. With `size` (width, height) frames are rendered as thumbnails,
+    which is quick and not exact: nothing that is stored may come from them."""
+
+    def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
+        self.path = path
+        self.size = size
+        self.damaged = False
+        self.rotation: int | None = None
+        self._to_rgb = VideoReformatter()  # kept: to set it up costs more than to convert a small frame
+
+    def frames(self) -> Generator[Shown, None, None]:
+        with open_media(self.path) as container:
+            stream = video_stream(container, self.path)
+            length = float(1 / stream.average_rate) if stream.average_rate else 0.0
+            base = stream.time_base
+            packets, stamps = container.demux(stream), list[int]()
+            if container.format.name == "avi" and stream.codec_context.codec.canonical_name in REORDERED:
+                packets = _noting(packets, stamps)
+            last = float("-inf")
+            for frame in self.decoded(packets, stream):
+                self.damaged |= frame.is_corrupt
+                stamp = heappop(stamps) if stamps else frame.pts
+                if stamp is not None:
+                    last = max(last, seconds(stamp, base))  # damaged streams can step back in time
+                else:
+                    last = last + length if last > float("-inf") else 0.0
+                yield last, partial(self.render, frame)
+
+    def render(self, frame: av.VideoFrame) -> Picture:
+        """A decoded frame as (H, W, 3) RGB, upright."""
+        try:
+            width, height = self.size or (None, None)
+            made = self._to_rgb.reformat(frame, width=width, height=height, format="rgb24", threads=1)
+            rgb: Picture = np.asarray(made.to_ndarray(), np.uint8)
+            matrix = frame.side_data.get("DISPLAYMATRIX")
+            self.rotation = frame.rotation if matrix else None
+            return upright(rgb, matrix) if isinstance(matrix, SideData) else rgb
+        except (av.error.FFmpegError, ValueError) as error:
+            raise BadMedia(
+                "undecodable", f"{self.path} has frames that cannot become RGB: {error}; convert it"
+            ) from error
+
+    def decoded(self, packets: Iterator[av.Packet], stream: av.VideoStream) -> Generator[av.VideoFrame, None, None]:
+        """What the packets hold, in the order of display."""
+        began = stream.codec_context.codec.canonical_name not in INVENTIVE
+        ended, shown = False, 0
+        while not ended:
+            frames: list[av.VideoFrame] = []
+            try:
+                packet = next(packets, None)
+                ended = packet is None  # without a packet the decoder gives back what it still holds
+                frames = stream.codec_context.decode(packet)
+            except av.error.EOFError:
+                ended = True
+            except av.error.InvalidDataError:
+                self.damaged |= shown > 0
+            except av.error.FFmpegError as error:
+                words = f"its frames are damaged, lack their settings or have over {MAX_PIXELS:,} pixels"
+                raise BadMedia(
+                    "undecodable", f"{self.path} opens, but {words} ({error.strerror}); convert it"
+                ) from error
+            for frame in frames:
+                began |= bool(frame.key_frame)
+                if began:
+                    shown += 1
+                    yield frame
+
+
+def _noting(packets: Iterator[av.Packet], stamps: list[int]) -> Iterator[av.Packet]:
+    """The packets, their time stamps kept in a heap."""
+    for packet in packets:
+        if packet.size and packet.pts is not None:
+            heappush(stamps, packet.pts)
+        yield packet
+
+
+class DecordReader:
+    """decord, frame by frame. It decodes ahead in a thread of its own, so damage shows at a moment that differs from
+    run to run; only a pass that reached the end proves the file whole. `DecordFailed` says to read it another way."""
+
+    def __init__(self, path: Path, times: NDArray[np.float64]) -> None:
+        self.path = path
+        self.times = times
+        self.damaged = False
+
+    def frames(self) -> Generator[Shown, None, None]:
+        import decord  # loaded on first use: it brings its own FFmpeg, and must never be loaded before a fork
+
+        read_header(self.path)  # decord would follow a playlist that has taken the file's place
+        decord.logging.set_level(decord.logging.QUIET)
+        try:
+            # The smallest fault_tol: a copy put in the place of a frame that did not decode is an error, not a frame.
+            video = decord.VideoReader(str(self.path.absolute()), num_threads=1, fault_tol=1e-6)
+            if len(video) != len(self.times):
+                raise DecordFailed(f"decord counts {len(video)} frames, the container has {len(self.times)}")
+            for time in self.times:
+                picture = video.next()
+                if picture.shape[2] != 3:  # it takes the padding of narrow rows (48 pixels, say) for a fourth channel
+                    raise DecordFailed(f"decord gives {picture.shape[2]} channels at this width")
+                yield float(time), picture.asnumpy
+        except (decord.DECORDError, decord.DECORDLimitReachedError, RuntimeError, StopIteration) as error:
+            raise DecordFailed(str(error)) from error
+
+
+class DecordFailed(Exception):
+    """decord cannot be trusted with this file."""
+
+
+class PictureReader:
+    """A still picture as a video of one frame. A picture that breaks off is refused, not shown in part."""
+
+    def __init__(self, path: Path, format: str) -> None:
+        self.path = path
+        self.format = format
+        self.damaged = False
+
+    def frames(self) -> Generator[Shown, None, None]:
+        try:
+            with Image.open(self.path, formats=[self.format]) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise BadMedia(
+                        "too_large", f"{self.path} has {image.width}x{image.height} pixels; scale it down first"
+                    )
+                pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+        except Image.DecompressionBombError as error:
+            words = f"announces far more than the {MAX_PIXELS:,} pixels that are read"
+            raise BadMedia("too_large", f"{self.path} {words}; scale it down first") from error
+        except UnidentifiedImageError as error:
+            raise BadMedia("not_media", f"{self.path} begins as {self.format} but is none; replace it") from error
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow's words for broken data
+            raise BadMedia(
+                "truncated", f"{self.path} is a broken {self.format} picture: {error}; copy it again"
+            ) from error
+        yield 0.0, lambda: pixels
+
+
+def seconds(pts: int, time_base: object) -> float:
+    """A time stamp in seconds; one formula for packets and frames, so that equal stamps stay equal."""
+    return pts * time_base.numerator / time_base.denominator  # type: ignore[attr-defined]
+
+
+def upright(pixels: Picture, matrix: SideData) -> Picture:
+    """(H, W, 3) -> the same turned and mirrored as a display matrix asks."""
+    # The matrix sends (x, y) to (a x + c y, b x + d y); only quarter turns and mirrors make sense for pixels.
+    a, b, _, c, d = np.frombuffer(bytes(matrix), dtype=np.int32)[:5]
+    if abs(int(b)) > abs(int(a)):
+        pixels, across, down = pixels.transpose(1, 0, 2), c, b
+    else:
+        across, down = a, d
+    return np.ascontiguousarray(pixels[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1])

@@ -1,0 +1,1 @@
+"""Captions as text: tokenizer, vocabulary, references, tables and the file formats people exchange."""

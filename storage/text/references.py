@@ -1,0 +1,133 @@
+"""The tokenised captions of a data set: what training reads and evaluation compares with.
+
+Beside them, for every split, its captions as rewards and caption weights compare them: whole, as token ids, EOS counted as the
+last word. Training cuts long captions; scores never do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage.errors import BadInput, StorageError
+from storage.files.atomic import write_json, write_parquet
+from storage.files.hashing import digest_rows
+from storage.records import SPLITS
+from storage.text.ptb_tokenizer import ptb_tokenize
+from storage.text.tables import Origin, write_reference_table
+from storage.text.vocabulary import TextOptions, Vocabulary, content_words
+
+EOS_COUNTS = True  # an unfinished caption must not score like a finished one; samples and references alike
+
+_SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),
+        ("n", pa.int32()),
+        ("split", pa.string()),
+        ("text", pa.string()),
+        ("tokens", pa.list_(pa.string())),
+        ("numbers", pa.list_(pa.int32())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class References:
+    """The text tables in one folder: vocabulary, content words, tokenised captions."""
+
+    folder: Path
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.load(self.folder / "vocabulary.json")
+
+    @cached_property
+    def table(self) -> pa.Table:
+        path = self.folder / "captions.parquet"
+        try:
+            return pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
+
+    def origin(self, split: str) -> Origin:
+        """What tables of this split must have been made of to be used with these captions and this vocabulary."""
+        found = (self.table.schema.metadata or {}).get(split.encode())
+        if found is None:
+            raise StorageError(f"{self.folder} does not know its '{split}' captions; run with '--force prepare_text'")
+        return Origin(self.vocabulary.key, found.decode(), EOS_COUNTS)
+
+    @cached_property
+    def tag_words(self) -> list[str]:
+        """The content words of the training captions, most frequent first."""
+        path = self.folder / "tag_words.json"
+        try:
+            return json.loads(path.read_bytes())["words"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
+
+    def sentences(self, split: str) -> dict[str, list[str]]:
+        """video id -> its captions as space-separated tokens. A caption without a word ("...") takes no part."""
+        return {id: [" ".join(tokens) for tokens in rows] for id, rows in self._grouped(split, "tokens").items()}
+
+    def numbers(self, split: str) -> dict[str, list[list[int]]]:
+        """video id -> its captions as BOS w1 .. wn EOS. A caption without a word takes no part."""
+        return self._grouped(split, "numbers")
+
+    def ns(self, split: str) -> dict[str, list[int]]:
+        """video id -> the n of its captions, in the order of `numbers`: with the video id the caption's id."""
+        return self._grouped(split, "n")
+
+    def texts(self, split: str) -> dict[str, list[str]]:
+        """video id -> its captions as written."""
+        return self._grouped(split, "text")
+
+    def _grouped(self, split: str, column: str) -> dict[str, list]:
+        said = pc.greater(pc.list_value_length(self.table["tokens"]), 0)
+        table = self.table.filter(pc.and_(pc.equal(self.table["split"], split), said))
+        grouped: dict[str, list] = {}
+        for id, value in zip(table["video_id"].to_pylist(), table[column].to_pylist(), strict=True):
+            grouped.setdefault(id, []).append(value)
+        return grouped
+
+
+def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], options: TextOptions) -> Vocabulary:
+    """Tokenise (video id, n, split, text) rows and write the tables. Words come from the training split only."""
+    ids, ns, splits, texts = (list(column) for column in zip(*rows, strict=True)) if (rows := list(rows)) else ([],) * 4
+    tokens = tokenise(texts)
+    training = [t for t, split in zip(tokens, splits, strict=True) if split == "train"]
+    if not any(training):
+        raise BadInput("the training split has no captions; a data set needs videos with captions in 'train'")
+    vocabulary = Vocabulary.build(training, options.min_count)
+    numbers = [vocabulary.encode(t, options.max_words) for t in tokens]
+    vocabulary.save(folder / "vocabulary.json")
+    tags = content_words(training, options.min_count)
+    write_json(folder / "tag_words.json", {"words": tags})
+    keys = {}
+    for split in SPLITS:
+        said = [row for row, words in enumerate(tokens) if words and splits[row] == split]
+        columns = [ids[row] for row in said], [ns[row] for row in said]
+        keys[split] = split_key(*columns, [tokens[row] for row in said])
+        sentences = [vocabulary.encode(tokens[row], len(tokens[row]))[1 : None if EOS_COUNTS else -1] for row in said]
+        origin = Origin(vocabulary.key, keys[split], EOS_COUNTS)
+        write_reference_table(folder / f"references-{split}.parquet", *columns, sentences, origin)
+    table = pa.table([ids, ns, splits, texts, tokens, numbers], schema=_SCHEMA.with_metadata(keys))
+    write_parquet(folder / "captions.parquet", table)
+    return vocabulary
+
+
+def tokenise(texts: Iterable[str]) -> list[list[str]]:
+    """The words of each caption. Equal words are one object: a large data set has millions of them."""
+    known: dict[str, str] = {}
+    return [[known.setdefault(word, word) for word in ptb_tokenize(text)] for text in texts]
+
+
+def split_key(video_ids: Sequence[str], ns: Sequence[int], tokens: Sequence[Sequence[str]]) -> str:
+    """The hash of a split's captions, whatever order they come in; captions without words take no part."""
+    rows = sorted((id, n, " ".join(words)) for id, n, words in zip(video_ids, ns, tokens, strict=True) if words)
+    return digest_rows((id, str(n), words) for id, n, words in rows)

@@ -1,0 +1,1 @@
+"""Feature extraction: the engine, the extractors, their nets, shards and clusters."""

@@ -1,0 +1,63 @@
+"""Dead rows of feature stores: those of videos that were changed or removed since, which no kept run reads any more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from storage.features.store import FeatureStore
+from storage.runs import RunRecord, latest_runs
+from storage.workspace import Workspace
+from tasks.extract_features import read_rows
+from tasks.extraction.extractors import IMPORTED
+
+
+@dataclass(frozen=True)
+class DeadRows:
+    """A store with rows that nobody wants, and those that are wanted."""
+
+    store: FeatureStore
+    keep: dict[str, str]
+    count: int
+
+    def drop(self) -> None:
+        self.store.compact(self.keep)
+
+
+def find_dead_rows(workspace: Workspace, keep: int = 1) -> list[DeadRows]:
+    """Of every store that kept runs read: the rows that none of them reads. A store is left alone while a run that uses it
+    has not finished its extraction, and where two kept runs want different rows of one video."""
+    wanted: dict[str, dict[str, str]] = {}
+    left_alone: set[str] = set()
+    for run in latest_runs(workspace, keep):
+        rows = _rows_of(workspace, run)
+        if rows is None:
+            left_alone.update(run.stores)
+            continue
+        for store, keys in rows.items():
+            known = wanted.setdefault(store, {})
+            if any(known.get(id, key) != key for id, key in keys.items()):
+                left_alone.add(store)
+            known.update(keys)
+    found = []
+    for name in sorted(wanted.keys() - left_alone):
+        path = workspace.features / name
+        if path.parent.name == IMPORTED or not path.is_dir():
+            continue
+        opened = FeatureStore.open(path)
+        dead = opened.count - len(opened.view().fresh(wanted[name]))
+        if dead:
+            found.append(DeadRows(opened, wanted[name], dead))
+    return found
+
+
+def _rows_of(workspace: Workspace, run: RunRecord) -> dict[str, dict[str, str]] | None:
+    """store -> video id -> key of the rows that a run reads; None if its extraction is not finished."""
+    extraction = next((key for stage, key in run.stages.values() if stage == "extract_features"), None)
+    if extraction is None:
+        return {}
+    if workspace.done("extract_features", extraction) is None:
+        return None
+    folder = workspace.folder("extract_features", extraction)
+    about = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+    return {about[name]["store"]: keys for name, keys in read_rows(folder).items()}

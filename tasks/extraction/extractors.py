@@ -1,0 +1,215 @@
+"""The kinds of features a recipe can name, and where each comes from: its key and its store, known without loading a net.
+
+tagger     the small net that learnt "video to words" on the training split (no download)
+backbone   a published net by the name that people know it by: 2D, 3D, regions or sound
+imported   features that the user brought with 'longtake features import'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from models.backbones.zoo import canonical
+from storage.errors import BadInput
+from storage.features.store import FeatureStore
+from storage.files.hashing import digest, digest_file
+from storage.options import Options
+from storage.records import ArtifactRef
+from storage.weights import WeightsFolder
+from storage.workspace import Workspace
+
+IMPORTED = "imported"  # the folder of the feature stores that users brought
+LISTENERS = ("vggish",)
+"""nets that hear the sound instead of seeing frames"""
+
+
+class TaggerFeature(Options):
+    """What the word tagger's net, trained on this data set's training split, sees and says."""
+
+    kind: Literal["tagger"] = "tagger"
+    output: Literal["rows", "words", "grid", "tags"] = "rows"
+    """rows: a feature a position; words: how likely each word is for the whole video (GL-RG's W), one row; grid: a feature
+    for each of 4 x 4 cells of a position; tags: how likely each word is for each position by itself"""
+    only: tuple[str, ...] = ()
+    """of words and tags: these words and no others, in this order; left out: all that the tagger knows"""
+    without: tuple[str, ...] = ()
+    """of words and tags: all but these words; whether the tagger knows them does not matter"""
+    over_time: Literal["keep", "mean"] = "keep"
+    """mean: one row for the whole video; a grid's cells then become its steps"""
+    weights: str = "trained"
+    """trained: by this recipe's tagger section; or the path of a tagger.safetensors, kept whatever the training split does"""
+    sampling: str = "frames"
+    """which of the recipe's samplings chooses the frames"""
+
+    @model_validator(mode="after")
+    def _words_are_of_the_whole_video(self) -> Self:
+        if self.output == "words" and self.over_time == "mean":
+            raise ValueError("the words are of the whole video already: leave over_time out")
+        if (self.only or self.without) and self.output not in ("words", "tags"):
+            chooser = "only" if self.only else "without"
+            raise ValueError(
+                f"'{chooser}' chooses words and the output is '{self.output}': leave it out, or ask for words or tags"
+            )
+        if self.only and self.without:
+            raise ValueError("'only' and 'without' both choose words: leave one of them out")
+        if len(set(self.only)) < len(self.only):
+            raise ValueError("'only' names a word twice")
+        return self
+
+    @property
+    def output_name(self) -> str:
+        return self.output
+
+
+class BackboneFeature(Options):
+    """Rows of a published net, one a position of the sampling."""
+
+    kind: Literal["backbone"] = "backbone"
+    net: str
+    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, fasterrcnn_resnet50_fpn_v2, vggish, or
+    timm:<name> or tv:<name>; 'longtake weights list' shows them"""
+    output: str = ""
+    """pooled, grid or classes; regions or boxes; embedding: what the net has. Left out: the first of these it has"""
+    over_time: Literal["keep", "mean"] = "keep"
+    """mean: one row for the whole video; a grid's cells then become its steps"""
+    weights: str = "pretrained"
+    """pretrained, random (seeded; for trying the plumbing), or the path of a weights file"""
+    seed: int = 0
+    """seed of random weights"""
+    sampling: str = "frames"
+    """which of the recipe's samplings chooses the frames; a net that hears has no use for it"""
+    compiled: Literal["no", "float32", "bfloat16"] = "no"
+    """run the net as code made for this CPU (needs g++): float32 differs in the last bits, bfloat16 keeps two to three digits.
+    Part of the key"""
+
+    @property
+    def output_name(self) -> str:
+        if self.output:
+            return self.output
+        return "embedding" if self.listens else "regions" if self.net.startswith("fasterrcnn") else "pooled"
+
+    @property
+    def listens(self) -> bool:
+        return self.net in LISTENERS
+
+
+class ImportedFeature(Options):
+    """Features that were imported with 'longtake features import NAME PATH'."""
+
+    kind: Literal["imported"] = "imported"
+    store: str
+    """the NAME they were imported under"""
+
+
+FeatureOptions = Annotated[TaggerFeature | BackboneFeature | ImportedFeature, Field(discriminator="kind")]
+
+
+def sampling_of(feature: Any) -> str | None:
+    """The sampling that a feature's frames are chosen by, if it looks at frames."""
+    if isinstance(feature, ImportedFeature) or (isinstance(feature, BackboneFeature) and feature.listens):
+        return None
+    return feature.sampling
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one feature of a recipe comes from: its key, its store, and a few plain words for the report."""
+
+    name: str
+    key: str
+    store: str
+    words: str
+    sampling: str | None
+    """None: it does not look at frames"""
+    extracted: bool = True
+    """False: it is there already, brought by the user"""
+    random_weights: bool = False
+    weights: str = ""
+    """the hash of the weights, where it is known before they are loaded"""
+    missing_weights: bool = False
+    """pretrained weights that are not on this machine yet"""
+
+
+def find_source(
+    workspace: Workspace,
+    dataset: str,
+    name: str,
+    feature: Any,
+    samplings: dict[str, Any],
+    tagger: ArtifactRef | None,
+) -> Source:
+    """The key and place of a feature, before anything is extracted."""
+    workspace.feature_store(dataset, name)  # refuses a name that would lead elsewhere
+    if isinstance(feature, ImportedFeature):
+        store = f"{IMPORTED}/{feature.store}"
+        opened = FeatureStore.open(workspace.feature_store(IMPORTED, feature.store))
+        return Source(name, opened.digest(), store, f"imported as '{feature.store}'", None, extracted=False)
+    chosen = sampling_of(feature)
+    if chosen is not None and chosen not in samplings:
+        raise BadInput(
+            f"features.{name}.sampling is '{chosen}'; the recipe's samplings are {', '.join(sorted(samplings))}"
+        )
+    how = samplings[chosen].model_dump(mode="json") if chosen else None
+    if isinstance(feature, TaggerFeature):
+        return _tagger_source(dataset, name, feature, how, tagger)
+    return _backbone_source(dataset, name, feature, how)
+
+
+def _tagger_source(dataset: str, name: str, feature: TaggerFeature, how: Any, tagger: ArtifactRef | None) -> Source:
+    if feature.weights != "trained":
+        weights = _file_hash(name, feature.weights)
+        words = f"a small net that learnt video-to-words, from {Path(feature.weights).name}"
+    elif tagger is not None:
+        weights = tagger.key
+        words = "a small net that learnt video-to-words on this training split"
+    else:
+        raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
+    taken: list[str] = (
+        [] if (feature.output, feature.over_time) == ("rows", "keep") else [feature.output, feature.over_time]
+    )
+    taken += feature.only
+    taken += ["without", *sorted(feature.without)] if feature.without else []
+    key = digest("tagger", 2, weights, how, *taken)  # 2: batches of one size, filled across videos
+    words += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
+    words += f", {len(feature.only)} of its words" if feature.only else ""
+    words += f", without {len(feature.without)} words" if feature.without else ""
+    return Source(name, key, f"{dataset}/{name}-{key[:16]}", words, feature.sampling, weights=weights)
+
+
+def _backbone_source(dataset: str, name: str, feature: BackboneFeature, how: Any) -> Source:
+    missing = False
+    if feature.weights == "random":
+        weights, kind = f"random, seed {feature.seed}", "random"
+    elif feature.weights == "pretrained":
+        known = WeightsFolder().find(canonical(feature.net))
+        weights, kind, missing = (known.sha256 if known else "not here yet"), "pretrained", known is None
+    else:
+        weights, kind = _file_hash(name, feature.weights), Path(feature.weights).name
+    output = feature.output_name
+    made = () if feature.compiled == "no" else (f"compiled, {feature.compiled}",)
+    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, how, *made)
+    words = f"{feature.net} ({output}{', averaged over time' if feature.over_time == 'mean' else ''}), {kind} weights"
+    words += f", {made[0]}" if made else ""
+    return Source(
+        name,
+        key,
+        f"{dataset}/{name}-{key[:16]}",
+        words,
+        sampling_of(feature),
+        random_weights=kind == "random",
+        weights=weights,
+        missing_weights=missing,
+    )
+
+
+def _file_hash(name: str, path: str) -> str:
+    try:
+        return digest_file(Path(path))
+    except OSError as error:
+        raise BadInput(
+            f"features.{name}.weights: cannot read {path} ({error.strerror}); give pretrained, random or a weights file"
+        ) from error

@@ -1,0 +1,68 @@
+"""Frames of many videos, decoded once each in processes that may die, in the order of the ids."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from storage.catalogue import Catalogue
+from storage.errors import BadMedia
+from storage.files.file_cache import Probed
+from storage.media.decode_pool import DecodePool
+from storage.media.frame_sampling import Sampling
+from storage.media.frame_stream import WHOLE, Event, Look, LookJob, gather, look_at, start_over
+from storage.media.probe import Probe, Sampled
+from storage.media.resize import Fit
+from tasks.catalogue import probe_files
+from tasks.framework.stage import Work
+
+_BLOCK = 1000  # videos whose frame times are in memory at once
+
+
+def probes_of(work: Work, catalogue: Catalogue, ids: Sequence[str]) -> Iterator[tuple[str, Probe | BadMedia]]:
+    """Each video with what its file holds, from the ledger; only what the ledger lost is probed again."""
+    for start in range(0, len(ids), _BLOCK):
+        block = ids[start : start + _BLOCK]
+        contents = catalogue.content_keys
+        found = probe_files(work, {contents[id]: catalogue.path_of(id) for id in block}, times=True)
+        for id in block:
+            yield id, _as_probe(found[contents[id]])
+
+
+def _as_probe(probed: Probed) -> Probe | BadMedia:
+    if probed.facts is None or probed.pts is None:
+        return BadMedia(probed.bad_kind, probed.bad_reason)
+    return Probe(**probed.facts, pts=probed.pts)
+
+
+def read_frames(
+    work: Work,
+    catalogue: Catalogue,
+    wanted: Mapping[str, Mapping[str, Sampling]],
+    fit: Fit = WHOLE,
+) -> Iterator[tuple[str, dict[str, Sampled] | BadMedia]]:
+    """wanted: video id -> samplings by name. Each video with its frames by sampling, or with the reason why not: in order,
+    but for those that could not even be probed, which come last. For few or small frames: a video's are in memory together."""
+    good: deque[str] = deque()
+    bad: deque[tuple[str, BadMedia]] = deque()
+
+    def jobs() -> Iterator[LookJob]:
+        for id, probe in probes_of(work, catalogue, list(wanted)):
+            if isinstance(probe, BadMedia):
+                bad.append((id, probe))
+            else:
+                good.append(id)
+                looks = {name: Look(sampling, fit) for name, sampling in wanted[id].items()}
+                yield LookJob(catalogue.path_of(id), looks, catalogue.records[id].segment, probe)
+
+    with DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool:
+        for _, events in pool.stream(look_at, jobs(), start_over):
+            yield good.popleft(), _gathered(events)
+    yield from bad
+
+
+def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, Sampled] | BadMedia:
+    try:
+        return gather(events)
+    except BadMedia as bad:
+        return bad

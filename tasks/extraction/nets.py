@@ -1,0 +1,180 @@
+"""The nets of features, loaded once a process and fed with numpy arrays.
+
+In a module of its own, apart from every task: runners that ship tasks to other processes by value import this one, so its
+cache holds one loaded net a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.backbones.backbone import Backbone, Pictures
+from models.backbones.compiled import CannotCompile, CompiledBackbone
+from models.backbones.weights import WeightsUnavailable
+from models.backbones.zoo import canonical, open_backbone
+from models.tagger import GRID
+from storage.checkpoints import Checkpoint
+from storage.errors import BadInput, MissingFeatures, StorageError
+from storage.media.frame_sampling import Clips, Sampling
+from storage.media.frame_stream import Listen, Look
+from storage.media.resize import Fit
+from storage.weights import WeightsFolder, cache_folder
+from tasks.extraction.extractors import BackboneFeature, TaggerFeature
+from tasks.train_tagger import load_tagger
+
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
+Compiled = Literal["no", "float32", "bfloat16"]
+_HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_KEPT = 8  # nets in memory at once
+
+
+class Net:
+    """A backbone on a device: items in, rows out, both numpy."""
+
+    def __init__(self, backbone: Backbone, device: str, precision: Precision):
+        self.backbone, self.device = backbone, device
+        backbone.net.to(device)
+        on_gpu = device.startswith("cuda")
+        if precision in _HALF and not on_gpu:
+            raise BadInput(f"runtime.precision is '{precision}', which needs a GPU; set it to auto")
+        # Rows are kept as float16, so half precision costs them little.
+        self._half = _HALF.get("float16" if precision == "auto" and on_gpu else precision)
+
+    def look(self, sampling: Sampling | None, name: str) -> Look | Listen:
+        """What this net has to be shown under a sampling."""
+        pictures, clip = self.backbone.pictures, self.backbone.clip
+        if pictures is None:
+            return Listen()
+        if sampling is None:
+            raise BadInput(f"features.{name} looks at frames; name one of the recipe's samplings")
+        if clip is not None and not isinstance(sampling, Clips):
+            raise BadInput(
+                f"features.{name}: {self.backbone.name} looks at clips of {clip} frames; give it a sampling of "
+                f"kind 'clips' with length {clip}"
+            )
+        return Look(sampling, Fit(**asdict(pictures)))
+
+    def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
+        """items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""
+        try:
+            with torch.inference_mode(), torch.autocast("cuda", self._half or torch.float16, enabled=bool(self._half)):
+                found = self.backbone(items.to(self.device, non_blocking=True))
+        except CannotCompile as error:
+            raise BadInput(str(error)) from error
+        except torch.OutOfMemoryError as error:
+            raise StorageError(
+                f"the GPU has no room for {len(items)} items of {self.backbone.name}; lower runtime.batch"
+            ) from error
+        return {name: rows.float().cpu().numpy() for name, rows in found.items()}
+
+    def made_from(self, output: str) -> str:
+        """The output of single positions that `output` is made from: itself, unless it is about whole videos."""
+        return self.backbone.wholes.get(output, output) if isinstance(self.backbone, SeesWhole) else output
+
+    def whole(self, output: str, rows: np.ndarray) -> np.ndarray:
+        """All rows (P, *shape) of one video, of the output that `output` is made from -> its one row (1, *shape)."""
+        assert isinstance(self.backbone, SeesWhole)
+        with torch.inference_mode():
+            found = self.backbone.whole(output, torch.from_numpy(rows).float().to(self.device))
+        return found.unsqueeze(0).float().cpu().numpy()
+
+
+@runtime_checkable
+class SeesWhole(Protocol):
+    """A backbone that also has outputs about a whole video: made from all its positions once they are known."""
+
+    wholes: Mapping[str, str]
+    """output -> the output of single positions that it is made from"""
+
+    def whole(self, output: str, rows: Tensor) -> Tensor:
+        """rows (P, *shape) float32 of one video -> (*shape of the output)."""
+        ...
+
+
+class _Tagger:
+    """The word tagger's net as a backbone; it speaks of the words in `only`, if there are any, and of all but those in
+    `without` otherwise."""
+
+    def __init__(self, checkpoint: Checkpoint, only: tuple[str, ...], without: tuple[str, ...]):
+        self.name = "the word tagger"
+        self._tagger = load_tagger(checkpoint).eval()
+        known: list[str] = checkpoint.values.get("words", [])
+        if strange := [word for word in only if word not in known]:
+            raise BadInput(
+                f"the word tagger does not know {', '.join(map(repr, strange))}; it knows {', '.join(known)}"
+            )
+        self._spoken = [known.index(word) for word in only]
+        if not only:
+            unsaid = {known.index(word) for word in without if word in known}
+            self._spoken = [n for n in range(self._tagger.options.words) if n not in unsaid]
+        if not self._spoken:
+            raise BadInput(f"'without' leaves no word of the word tagger, which knows {', '.join(known)}")
+        self.net: nn.Module = self._tagger
+        options = self._tagger.options
+        self.pictures: Pictures | None = Pictures(size=(options.size, options.size))
+        self.clip: int | None = options.frames
+        self.outputs: Mapping[str, tuple[int, ...]] = {
+            "rows": (options.feature_size,),
+            "tags": (len(self._spoken),),
+            "words": (len(self._spoken),),
+            "grid": (GRID * GRID, options.feature_size),
+        }
+        self.wholes: Mapping[str, str] = {"words": "rows"}
+
+    def __call__(self, items: Tensor) -> dict[str, Tensor]:
+        rows, cells = self._tagger.features_and_cells(items)
+        tags = self._tagger.words_of_positions(rows)[:, self._spoken]
+        return {"rows": rows, "grid": cells, "tags": tags}
+
+    def whole(self, output: str, rows: Tensor) -> Tensor:
+        return self._tagger.words_of_video(rows)[self._spoken]
+
+
+def open_net(feature: Any, weights: str, tagger: Path | None, device: str, precision: Precision) -> Net:
+    """The net of a feature, whose weights have this hash; features that differ only in what they take from a net share
+    one."""
+    if isinstance(feature, TaggerFeature):
+        if feature.weights == "trained" and tagger is None:
+            raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
+        path = tagger if feature.weights == "trained" else Path(feature.weights)
+        return _open_tagger(str(path), weights, feature.only, feature.without, device, precision)
+    if not isinstance(feature, BackboneFeature):
+        raise BadInput(f"features of kind '{feature.kind}' are not extracted")
+    return _open_backbone(feature.net, feature.weights, weights, feature.seed, feature.compiled, device, precision)
+
+
+@lru_cache(_KEPT)
+def _open_tagger(
+    path: str, _hash: str, only: tuple[str, ...], without: tuple[str, ...], device: str, precision: Precision
+) -> Net:
+    return Net(_Tagger(Checkpoint.load(Path(path)), only, without), device, precision)
+
+
+@lru_cache(_KEPT)
+def _open_backbone(
+    net: str, weights: str, _hash: str, seed: int, compiled: Compiled, device: str, precision: Precision
+) -> Net:
+    path: Path | None = None
+    if weights == "pretrained":
+        known = WeightsFolder().find(canonical(net))
+        if known is None:
+            raise BadInput(f"the pretrained weights of {net} are not here; 'longtake weights list' says where they are")
+        path = known.path
+    elif weights != "random":
+        path = Path(weights)
+    try:
+        backbone = open_backbone(net, path, seed)
+        if compiled == "no":
+            return Net(backbone, device, precision)
+        if device != "cpu":
+            raise BadInput(f"{net} is to be compiled for a CPU and the device is {device}; leave 'compiled' out")
+        return Net(CompiledBackbone(backbone, compiled, cache_folder() / "compiled"), device, precision)
+    except (WeightsUnavailable, ValueError) as error:
+        raise BadInput(str(error)) from error

@@ -1,0 +1,45 @@
+"""Where files cut from shot to shot: looked through in decoder processes, once for every content, and noted in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storage.errors import BadMedia
+from storage.media.decode_pool import DecodePool
+from storage.media.probe import Probe
+from storage.media.shots import Cuts, Seen, ShotJob, watch_cuts
+from tasks.catalogue import nameless
+from tasks.framework.progress import meter
+from tasks.framework.stage import Work
+
+CUTS_VERSION = 1  # bump when other cuts are found
+
+
+def find_cuts(work: Work, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, Cuts | BadMedia]:
+    """content hash -> (path, probe) of files -> content hash -> their cuts, or why they could not be looked through."""
+    known = work.ledger.cuts(files, CUTS_VERSION)
+    found: dict[str, Cuts | BadMedia] = {content: Cuts(*cuts) for content, cuts in known.items()}
+    todo = [content for content in files if content not in found]
+    if not todo:
+        return found
+    lengths = [files[content][1].duration for content in todo]
+    with (
+        meter("looking for shots", round(sum(lengths)), "seconds of video") as shown,
+        DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool,
+    ):
+        before = 0.0
+        streams = pool.stream(watch_cuts, [ShotJob(*files[content]) for content in todo], lambda _: Seen(0.0))
+        for content, length, (job, pieces) in zip(todo, lengths, streams, strict=True):
+            for piece in pieces:
+                match piece:
+                    case Seen():
+                        shown.to(round(before + piece.seconds))
+                    case Cuts():
+                        work.ledger.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
+                        found[content] = piece
+                    case BadMedia():
+                        found[content] = BadMedia(piece.kind, nameless(piece.reason, job.path))
+            before += length
+            shown.to(round(before))
+    return found

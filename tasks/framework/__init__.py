@@ -1,0 +1,1 @@
+"""What every stage runs on: the @stage decorator, the Prefect wrapper, runtime options, progress and consoles."""

@@ -1,0 +1,104 @@
+"""Stages as Prefect tasks: cached under the stage's own key, JSON results, readable run names, retries where they help.
+
+Prefect's cache is asked only when the done-marker is there; otherwise it is refreshed, because to Prefect a hit is a hit
+even if the files were deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from prefect import Task
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+from prefect.concurrency.sync import concurrency
+from prefect.serializers import JSONSerializer
+from prefect.states import State
+
+from storage.errors import PassingFailure, UsageError
+from storage.records import ArtifactRef
+from tasks.framework.progress import console
+from tasks.framework.stage import Job, Stage
+
+RETRY_SECONDS = [5.0, 20.0, 60.0]
+"""How long to wait before each new try of a stage whose input or output failed."""
+LEASE_SECONDS = 60.0
+"""How long a slot stays taken after its holder was killed, at most; Prefect allows no less. The server looks every 15 s."""
+
+
+def _carry_out(job: Job, sentence: str, force: bool) -> dict[str, Any]:
+    ref, worked = job.carry_out(force, lambda: _slot(job))
+    return {"ref": ref.to_json(), "worked": worked}
+
+
+@contextmanager
+def _slot(job: Job) -> Iterator[None]:
+    """A slot of the limit that the runtime names, while a stage uses the device. On a cluster the device is elsewhere."""
+    elsewhere = job.stage.name == "extract_features" and job.runtime.runner != "local"
+    if not job.runtime.slots or not job.stage.device or elsewhere:
+        yield
+        return
+    console.print(f"  {job.label}: takes a slot of '{job.runtime.slots}'", highlight=False, markup=False)
+    with ExitStack() as held:
+        try:
+            # A renewal that fails, because the server restarts, must not end hours of training.
+            take = concurrency(
+                job.runtime.slots, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
+            )
+            held.enter_context(take)
+        except ConcurrencySlotAcquisitionError as error:
+            raise UsageError(
+                f"Prefect has no concurrency limit '{job.runtime.slots}', which runtime.slots names; make it with "
+                f"'prefect global-concurrency-limit create {job.runtime.slots} --limit 1'"
+            ) from error
+        yield
+
+
+def _may_pass(_task: Any, _run: Any, state: State[Any]) -> bool:
+    """Whether another try can help: a disk or a network may answer the next time, bad input stays bad."""
+    return isinstance(state.result(raise_on_failure=False), PassingFailure)
+
+
+def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
+    job: Job = parameters["job"]
+    return f"{job.stage.name}-{job.ref.key}"
+
+
+@lru_cache
+def as_prefect_task(stage: Stage) -> Task[..., dict[str, Any]]:
+    return Task(
+        _carry_out,
+        name=stage.name,
+        version=str(stage.version),
+        task_run_name="{sentence}",
+        tags=[f"stage:{stage.name}"],
+        cache_key_fn=_cache_key,
+        persist_result=True,
+        result_serializer=JSONSerializer(),
+        retries=len(RETRY_SECONDS),
+        retry_delay_seconds=RETRY_SECONDS,
+        retry_jitter_factor=0.5,
+        retry_condition_fn=_may_pass,
+    )
+
+
+@dataclass
+class Begun:
+    """How many task runs this process has begun: what a history must hold, however a run ended."""
+
+    count: int = 0
+
+
+BEGUN = Begun()
+
+
+def run_stage(job: Job, sentence: str, force: bool) -> tuple[ArtifactRef, bool]:
+    """Run a stage inside a flow; True if it did the work, False if its result was there."""
+    BEGUN.count += 1
+    there = job.done() is not None and not force
+    task = as_prefect_task(job.stage).with_options(refresh_cache=not there)
+    answer = task(job, sentence, force)
+    ref = ArtifactRef.from_json(answer["ref"])
+    return ref, answer["worked"] and not there

@@ -1,0 +1,75 @@
+"""How a run uses the machine. Nothing here is part of any key: it changes how fast a result comes, not which."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from storage.files.sanitising import has_login
+from storage.options import Options
+
+
+class Runtime(Options):
+    """Where and how stages run."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes the GPU when there is one"""
+    threads: int = Field(0, ge=0)
+    """CPU threads for torch, of each worker on a cluster; 0 leaves torch's choice, or shares the cores among workers.
+    Training is bit-identical only for equal thread counts"""
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """of backbones on a GPU; auto is float16 there and float32 on the CPU. Rows are kept as float16 either way"""
+    batch: int = Field(16, ge=1)
+    """how much goes through a backbone together, in frames of 224 x 224 pixels: 4 clips of 16 frames of 112 x 112 count as 16"""
+    decoders: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), ge=0)
+    """decoder processes; 0 decodes in this process"""
+    decode_timeout: float = Field(120.0, gt=0)
+    """seconds after which a decoder that does not answer is stopped and its video quarantined"""
+    slots: str = ""
+    """a Prefect global concurrency limit, such as longtake-gpu: a stage that uses the device holds one of its slots"""
+    feature_bucket: str = ""
+    """an s3://bucket/prefix that feature stores are kept in as well: rows that it has are not extracted again"""
+    runner: Literal["local", "dask", "ray"] = "local"
+    """where features are extracted: in this process, or in shards on a Dask or Ray cluster"""
+    address: str = ""
+    """address of a cluster that runs already (needs PREFECT_API_URL); empty starts one of `workers` processes on this machine"""
+    workers: int = Field(2, ge=1)
+    """processes of a cluster that is started for the run"""
+    shard: int = Field(64, ge=1)
+    """videos in a shard: what a lost worker costs at most"""
+    retry_quarantined: bool = False
+    """try again the videos that extraction could not read before"""
+
+    training_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """of training on a GPU: bfloat16 where torch finds it safe, weights stay float32; on the CPU always float32"""
+    compile_training: bool = False
+    """let torch.compile make code for the encoder and the output layer of a captioner that is trained: its first steps take
+    longer, and it needs a C++ compiler on the CPU. Losses differ by rounding, so a training is bit-identical only to others
+    with the same choice"""
+    nproc: int = Field(1, ge=1)
+    """processes that train a captioner together on this machine, each with a part of every batch and, on GPUs, one of its own"""
+    checkpoints: int = Field(2, ge=1)
+    """last checkpoints of a training that are kept while it runs; beside them the weights of its best epoch, which stay"""
+
+    @field_validator("feature_bucket", "address")
+    @classmethod
+    def _no_secrets(cls, url: str) -> str:
+        """A recipe is kept with every run and shown in the dashboard."""
+        if has_login(url):
+            raise ValueError(
+                "an address in a recipe must not carry a login: it would be kept and shown with every run; set AWS_ACCESS_KEY_ID "
+                "and AWS_SECRET_ACCESS_KEY in the environment"
+            )
+        return url
+
+    def torch_device(self) -> str:
+        """The device's name for torch; sets torch's thread count on the way."""
+        import torch
+
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        if self.device == "auto":
+            return "cuda" if torch.cuda.is_available() else "cpu"
+        return self.device

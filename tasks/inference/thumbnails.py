@@ -1,0 +1,45 @@
+"""Small pictures of a video, for people: decoded in a process that may die, as everything from strangers is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+from storage.errors import BadMedia
+from storage.media.decode_pool import DecodePool
+from storage.media.frame_sampling import Uniform
+from storage.media.frame_stream import Look, LookJob, gather, look_at, start_over
+from storage.media.probe import probe
+from storage.media.readers import Picture
+from storage.media.resize import Fit
+from tasks.framework.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A JPEG and the second that it shows."""
+
+    time: float
+    jpeg: bytes
+
+
+def thumbnails(path: Path, count: int, runtime: Runtime, short: int = 120) -> list[Thumbnail]:
+    """`count` evenly spread frames, `short` pixels on the short side; BadMedia if there are none to be had."""
+    look = Look(Uniform(frames=count), Fit(short=short, longest=4 * short))
+    with DecodePool(min(1, runtime.decoders), runtime.decode_timeout) as pool:
+        (known,) = (answer for _, answer in pool.run(probe, [path]))
+        if isinstance(known, BadMedia):
+            raise known
+        streams = pool.stream(look_at, [LookJob(path, {"seen": look}, None, known)], start_over)
+        ((_, events),) = ((job, list(pieces)) for job, pieces in streams)
+    seen = gather(events)["seen"]
+    return [Thumbnail(float(time), _jpeg(image)) for image, time in zip(seen.images[:, 0], seen.pts, strict=True)]
+
+
+def _jpeg(image: Picture) -> bytes:
+    file = BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=82)
+    return file.getvalue()

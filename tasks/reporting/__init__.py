@@ -1,0 +1,1 @@
+"""The HTML report: pages, charts, attention maps, published figures, templates."""

@@ -1,0 +1,118 @@
+"""What was run, in plain words: the story, the facts, and what a reader must not overlook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from storage.catalogue import Catalogue
+from storage.records import SPLITS
+from storage.text.references import References
+from tasks.reporting.published import BENCHMARKS
+
+CAPTIONERS = {
+    "mp_lstm": "an LSTM that sees the mean of a video (MP-LSTM)",
+    "sa_lstm": "an LSTM with attention over time (SA-LSTM)",
+    "s2vt": "two stacked LSTMs without attention (S2VT)",
+    "recnet": "a captioner with a reconstructor on top (RecNet)",
+    "glrg": "an LSTM that reads global and local word probabilities (GL-RG)",
+    "g2l": "a GRU that attends to clips and frames together, then to regions of key frames (G2L)",
+    "vre": "a captioner that encodes a video twice, the second time around its key frame (VRE)",
+    "show_tell": "an LSTM that sees the video as its first word (Show-Tell)",
+    "top_down": "two LSTMs, one that attends and one that speaks (Top-Down)",
+}
+
+_DIVERSITY = {
+    "UniCap": "Different captions (UniCap)",
+    "AvgLen": "Words a caption (AvgLen)",
+    "Vocabulary": "Words used in captions",
+    "Copied": "Captions copied from training",
+}
+
+
+def story(
+    table: Catalogue,
+    references: References,
+    about: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    figures: Mapping[str, Any],
+) -> list[str]:
+    """Three or four sentences: the data, the captioner, its training, the captions."""
+    sizes = {split: len(table.ids(split)) for split in SPLITS}
+    dataset, how = recipe["dataset"], recipe["decoding"]
+    kind = recipe["captioner"]["kind"]
+    each = " and ".join(f"'{name}': {info['words']}" for name, info in about.items())
+    data = (
+        f"The data set {dataset['name']} has {table.captions.num_rows:,} captions of {sum(sizes.values()):,} videos: "
+        f"{sizes['train']:,} to learn from, {sizes['val']:,} to choose the best epoch by, {sizes['test']:,} to test on."
+    )
+    seen = f"The captioner is {CAPTIONERS.get(kind, kind)}. It sees a video as the features {each}."
+    seeding = recipe.get("seeding", {})
+    loss = "cross-entropy, captions weighed by their agreement" if seeding.get("loss") == "dxe" else "cross-entropy"
+    trained = f"It was trained by {loss}, for at most {seeding.get('epochs', '?')} epochs"
+    if recipe.get("boosting"):
+        trained += f", then by rewards for at most {recipe['boosting'].get('epochs', '?')}"
+    search = "greedily, word by word" if how["width"] == 1 else f"by a beam of {how['width']}"
+    said = f"It described {figures['videos']:,} videos of the {figures['split']} split, {search}."
+    return [data, seen, f"{trained}.", said]
+
+
+def facts(
+    table: Catalogue,
+    references: References,
+    about: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    figures: Mapping[str, Any],
+) -> list[tuple[str, str]]:
+    """(label, value), the data first, then the captioner, then what evaluation says beside the scores."""
+    sizes = ", ".join(f"{len(table.ids(split)):,} {split}" for split in SPLITS)
+    found = [
+        ("Data set", f"{recipe['dataset']['name']} ({recipe['dataset']['kind']})"),
+        ("Videos", sizes),
+        ("Captions", f"{table.captions.num_rows:,}"),
+        ("Vocabulary", f"{len(references.vocabulary):,} words"),
+        ("Captioner", recipe["captioner"]["kind"]),
+        ("Search", "greedy" if recipe["decoding"]["width"] == 1 else f"beam of {recipe['decoding']['width']}"),
+    ]
+    found += [
+        (f"Features '{name}'", f"{info['words']}; {info['size']:,} numbers a row") for name, info in about.items()
+    ]
+    found += caption_figures(figures)
+    found += [(f"{name} not computed", why) for name, why in figures["not_computed"].items()]
+    if figures["not_captioned"]:
+        found.append(("Not captioned", f"{len(figures['not_captioned']):,} videos of the split have no features"))
+    return found
+
+
+def caption_figures(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What evaluation says of the captions themselves: how many differ, their length, self-retrieval."""
+    found = []
+    for name, value in figures["diversity"].items():
+        found.append((_DIVERSITY.get(name, name), f"{100 * value:.1f} %" if name == "Copied" else f"{value:,.4g}"))
+    return found + [(f"Self-retrieval {n}", f"{100 * v:.1f} %") for n, v in (figures["self_retrieval"] or {}).items()]
+
+
+def alarms(about: Mapping[str, Any]) -> list[str]:
+    """What makes the scores worthless."""
+    return [
+        f"The features '{name}' come from random weights: they try the plumbing, and the scores say nothing about a model."
+        for name, info in about.items()
+        if info["random_weights"]
+    ]
+
+
+def warnings(figures: Mapping[str, Any]) -> list[str]:
+    if figures["videos"] >= 30:
+        return []
+    return [f"Only {figures['videos']} videos were scored; such scores vary a lot from one set to the next."]
+
+
+def published_note(kind: str, figures: Mapping[str, Any]) -> str:
+    """What to think of when a run is compared with the papers' figures on its data set."""
+    if kind not in BENCHMARKS:
+        return ""
+    papers, here = BENCHMARKS[kind].videos, figures["videos"]
+    note = f"As printed in the papers, on the test split of {papers:,}."
+    if here != papers or figures["split"] != "test":
+        note += f" This run scored {here:,} of its {figures['split']} split, so the figures are not of the same videos."
+    return note

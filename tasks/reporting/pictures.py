@@ -1,0 +1,84 @@
+"""Small pictures of videos for the pages: made once by the report of a run, kept beside it for comparisons of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from storage.catalogue import Catalogue
+from storage.errors import BadMedia, StorageError
+from storage.files.atomic import write_parquet
+from storage.media.frame_sampling import Uniform
+from tasks.extraction.frames import read_frames
+from tasks.framework.progress import meter
+from tasks.framework.stage import Work
+
+FILE = "pictures.parquet"
+_MOST_PICTURES = 12_000  # about 30 MB of a page: beyond it, each video has fewer
+_FEWEST = 3
+_QUALITY = 60
+_SCHEMA = pa.schema([("video_id", pa.string()), ("times", pa.list_(pa.float64())), ("frames", pa.list_(pa.binary()))])
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Frames of one video as small WebP images, and their seconds."""
+
+    frames: tuple[bytes, ...] = ()
+    times: tuple[float, ...] = ()
+
+
+NONE = Pictures()
+
+
+def take_pictures(work: Work, table: Catalogue, ids: Sequence[str], frames: int, width: int) -> dict[str, Pictures]:
+    """video id -> its pictures; a video that cannot be decoded any more is left out."""
+    found = {}
+    count = frames_each(len(ids), frames)
+    wanted = {id: {"shown": Uniform(frames=count)} for id in ids}
+    with meter("pictures for the report", len(ids), "videos") as progress:
+        for id, answer in read_frames(work, table, wanted):
+            progress.advance()
+            if not isinstance(answer, BadMedia):
+                sampled = answer["shown"]
+                images = tuple(small(image, width) for image in sampled.images[:, 0])
+                found[id] = Pictures(images, tuple(sampled.pts.tolist()))
+    return found
+
+
+def frames_each(videos: int, wanted: int) -> int:
+    """How many frames each of so many videos is shown with: fewer when there are thousands."""
+    return min(wanted, max(_FEWEST, _MOST_PICTURES // max(videos, 1)))
+
+
+def small(image: np.ndarray, width: int) -> bytes:
+    """(H, W, 3) -> WebP; a picture that is smaller already stays as it is."""
+    width = min(width, image.shape[1])
+    height = max(1, round(image.shape[0] * width / image.shape[1]))
+    file = BytesIO()
+    Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS).save(file, "WEBP", quality=_QUALITY)
+    return file.getvalue()
+
+
+def write_pictures(folder: Path, pictures: Mapping[str, Pictures]) -> None:
+    rows = [{"video_id": id, "times": list(p.times), "frames": list(p.frames)} for id, p in pictures.items()]
+    write_parquet(folder / FILE, pa.Table.from_pylist(rows, _SCHEMA))
+
+
+def read_pictures(folder: Path) -> dict[str, Pictures]:
+    """What a report kept; nothing if there is none."""
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot read {path}: {error}; run with '--force report'") from error
+    return {row["video_id"]: Pictures(tuple(row["frames"]), tuple(row["times"])) for row in rows}

@@ -1,0 +1,109 @@
+"""The processes that train together: the launcher, and what each of them does. Started by training_together.py.
+
+    python -m tasks.training.distributed_process TASK.json
+
+Without torchrun's environment this is the launcher; with it, one of the processes, so `torchrun --nproc-per-node N -m
+tasks.training.distributed_process TASK.json` does the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from storage.errors import LongtakeError
+from storage.files.atomic import write_json
+
+_LOOK_EVERY = 1.0  # seconds between two looks at whether the stage still lives
+
+
+def launch(task: Path) -> int:
+    """Start the processes and wait for them; if one fails the others are ended. The exit code."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    values = json.loads(task.read_bytes())
+    nproc = values["runtime"]["nproc"]
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,  # the stage's own resume is exact; a restart here would hide why it failed
+    )
+    end_with(values["parent"])
+    try:
+        elastic_launch(config, sys.executable)("-m", "tasks.training.distributed_process", str(task))
+    except (ChildFailedError, SignalException):
+        return 1
+    return 0
+
+
+def take_part(task: Path) -> int:
+    """Carry out the stage together with the others; the leading process writes down what came of it."""
+    import torch
+    import torch.distributed as dist
+
+    from models.training.parallel import Ranks
+    from storage.records import ArtifactRef
+    from storage.workspace import Workspace
+    from tasks.boost import BoostOptions, boost
+    from tasks.framework.runtime import Runtime
+    from tasks.framework.stage import Work
+    from tasks.seed import SeedOptions, seed
+    from tasks.training.distributed import ANSWER
+
+    stages: dict[str, tuple[Any, Any]] = {"seed": (seed, SeedOptions), "boost": (boost, BoostOptions)}
+    values = json.loads(task.read_bytes())
+    end_with(values["parent"])
+    runtime = Runtime.model_validate(values["runtime"])
+    on_gpu = runtime.torch_device() == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    elif not runtime.threads:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // runtime.nproc))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    folder, ranks = Path(values["folder"]), Ranks()
+    ref = ArtifactRef.from_json(values["ref"])
+    work = Work(Workspace.open(values["workspace"]), Path(values["data"]), runtime, folder, ref)
+    stage, options = stages[values["stage"]]
+    inputs = {name: ArtifactRef.from_json(each) for name, each in values["inputs"].items()}
+    try:
+        made = stage.function(work, options.model_validate(values["options"]), **inputs)
+    except LongtakeError as error:
+        if ranks.leads or not (folder / ANSWER).exists():
+            write_json(folder / ANSWER, {"error": str(error)})
+        return 1
+    if ranks.leads:
+        write_json(folder / ANSWER, {"made": {"count": made.count, "summary": made.summary}})
+    dist.barrier()  # nobody leaves while another still speaks to it
+    dist.destroy_process_group()
+    return 0
+
+
+def end_with(parent: int) -> None:
+    """End this process when the stage's process is no more: nobody would hold the stage's lock for it."""
+
+    def watch() -> None:
+        with suppress(ProcessLookupError):
+            while True:
+                os.kill(parent, 0)
+                time.sleep(_LOOK_EVERY)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    sys.exit(take_part(path) if "RANK" in os.environ else launch(path))

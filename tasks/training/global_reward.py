@@ -1,0 +1,56 @@
+"""GLD's global reward, put together from what other stages made: the embedding of videos and captions (train_embedding) and each
+video's nearest neighbour (find_neighbours)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from models.rewards.global_discriminative import GlobalDiscriminative, GlobalOptions, nearest_numbers
+from storage.errors import MissingFeatures, UsageError
+from storage.neighbours import Neighbours
+from storage.records import ArtifactRef
+from storage.text.references import References
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.stage import Work
+from tasks.train_embedding import embed_videos, embedding_options, load_embedding
+
+
+def open_global_reward(
+    work: Work,
+    options: GlobalOptions,
+    references: References,
+    features: ArtifactRef,
+    embedding: ArtifactRef | None,
+    neighbours: ArtifactRef | None,
+    ids: Sequence[str],
+) -> GlobalDiscriminative:
+    """The reward of captions for the videos `ids`, which it knows by their places there. A video without the features that
+    the embedding reads is left out of all comparisons."""
+    if embedding is None or (neighbours is None and options.neighbour):
+        raise UsageError(
+            "the global reward compares captions by an embedding, and with nearest neighbours; add the sections "
+            "'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
+        )
+    device, path = work.runtime.torch_device(), work.path(embedding) / "embedding.safetensors"
+    access = FeatureAccess.open(work.workspace, work.path(features), embedding_options(path).features)
+    vocabulary = references.vocabulary
+    net = load_embedding(path, access, vocabulary.key, len(vocabulary)).to(device)
+    usable = set(access.usable(ids))
+    there = [number for number, id in enumerate(ids) if id in usable]
+    if not there:
+        raise MissingFeatures(
+            f"no training video has the features {', '.join(access.names)} that the embedding reads; 'longtake status' "
+            "lists what is missing"
+        )
+    videos = torch.zeros(len(ids), net.options.size, device=device)
+    videos[there] = embed_videos(net, access, [ids[number] for number in there], device)
+    nearest = _nearest(Neighbours.open(work.path(neighbours))) if neighbours and options.neighbour else {}
+    return GlobalDiscriminative(net, videos, nearest_numbers(ids, nearest).to(device), options)
+
+
+def _nearest(table: Neighbours) -> dict[str, str]:
+    """training video -> the one most like it, of those that have one"""
+    found = {id: table.of(id) for id in table.ids("train")}
+    return {id: others[0][0] for id, others in found.items() if others}

@@ -1,0 +1,36 @@
+"""A trained captioner as a stage is given it: one, or several that speak as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from models.captioner import Captioner
+from models.decoding.ensemble import Ensemble
+from storage.records import ArtifactRef
+from storage.text.vocabulary import Vocabulary
+from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.stage import Work
+from tasks.seed import captioner_options, load_captioner
+
+
+def open_trained(
+    work: Work,
+    vocabulary: Vocabulary,
+    features: ArtifactRef,
+    captioner: ArtifactRef,
+    others: Mapping[str, ArtifactRef] | None = None,
+) -> tuple[Captioner, FeatureAccess]:
+    """The captioner in eval mode on the stage's device, and the features that it reads. With `captioner_2`, `captioner_3` ...
+    among `others`, the mean of all of them (GLD, Table II): their kind and features are the same, their weights are not."""
+    refs = [captioner, *(ref for name, ref in sorted((others or {}).items()) if name.startswith("captioner_"))]
+    paths = [work.path(ref) / "captioner.safetensors" for ref in refs]
+    access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(paths[0]))
+    return load_trained(paths, access, vocabulary, work.runtime.torch_device()), access
+
+
+def load_trained(paths: Sequence[Path], access: FeatureAccess, vocabulary: Vocabulary, device: str) -> Captioner:
+    """The captioner of one checkpoint, or the mean of several, in eval mode."""
+    nets = [load_captioner(path, access, vocabulary.key, len(vocabulary)) for path in paths]
+    net = nets[0] if len(nets) == 1 else Ensemble(nets)
+    return net.to(device).eval()

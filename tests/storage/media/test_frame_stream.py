@@ -1,0 +1,170 @@
+"""Looks: the right frames in pieces, each fitted, with bounded memory; what fails fails alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.errors import BadMedia
+from storage.media import frame_stream as module
+from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Uniform, choose_frames
+from storage.media.frame_stream import (
+    End,
+    Listen,
+    Look,
+    LookJob,
+    Missed,
+    Piece,
+    StartOver,
+    gather,
+    look_at,
+    read_samples,
+)
+from storage.media.log_mel import patches
+from storage.media.probe import probe
+from storage.media.resize import Fit, fit_picture
+from tests.storage.clips import make_clip, numbered_image, read_numbers
+
+SAMPLINGS: dict[str, Sampling] = {
+    "few": Uniform(frames=5),
+    "every": EveryNth(stride=3),
+    "clips": Clips(stride=4, length=8),
+    "far": Keyframes(count=6, near=3, far=26),
+}
+
+
+@pytest.fixture
+def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece a position, so that the order of many pieces is seen."""
+    monkeypatch.setattr(module, "PIECE_BYTES", 1)
+
+
+def test_every_sampling_gets_its_frames_whatever_the_size_of_the_pieces(tmp_path: Path, tiny_pieces: None) -> None:
+    path = make_clip(tmp_path / "a.mp4", 90)
+    found = probe(path)
+    events = list(
+        look_at(LookJob(path, {name: Look(how, module.WHOLE) for name, how in SAMPLINGS.items()}, None, found))
+    )
+    assert isinstance(events[-1], End) and not events[-1].damaged
+    for name, how in SAMPLINGS.items():
+        mine = [event for event in events if isinstance(event, Piece) and event.look == name]
+        plan = choose_frames(how, found.pts)
+        assert 1 < len(mine) <= len(plan)
+        assert np.array_equal(np.concatenate([piece.indices for piece in mine]), plan)
+        assert read_numbers(np.concatenate([piece.items for piece in mine])) == plan.ravel().tolist()
+
+
+def test_a_window_keeps_only_the_frames_that_later_positions_need(tmp_path: Path, tiny_pieces: None) -> None:
+    path = make_clip(tmp_path / "a.mp4", 120)
+    found = probe(path)
+    plan = choose_frames(SAMPLINGS["clips"], found.pts)
+    window = module._Window("clips", Look(SAMPLINGS["clips"], module.WHOLE), plan, found)
+    most = 0
+    for number in np.unique(plan):
+        window.take(int(number), module._Shown(np.zeros((2, 2, 3), np.uint8)))
+        most = max(most, len(window._kept))
+    assert most <= 8 and not window._kept
+
+
+def test_frames_are_fitted_as_the_net_wants_them(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", 10)
+    fits = {"crop": Fit(short=32, crop=(32, 32)), "squash": Fit(size=(20, 30), interpolation="bicubic"), "whole": Fit()}
+    looks = {name: Look(Uniform(frames=3), fit) for name, fit in fits.items()}
+    frames = gather(look_at(LookJob(path, looks, None, probe(path))))
+    assert {name: frames[name].images.shape for name in fits} == {
+        "crop": (3, 1, 32, 32, 3),
+        "squash": (3, 1, 30, 20, 3),
+        "whole": (3, 1, 64, 96, 3),
+    }
+    whole = frames["whole"].images[1, 0]
+    for name, fit in fits.items():
+        assert np.array_equal(frames[name].images[1, 0], fit_picture(whole, fit))
+
+
+@pytest.mark.parametrize(
+    ("fit", "width", "height", "expected"),
+    [
+        (Fit(short=224), 640, 360, (398, 224)),
+        (Fit(short=224), 360, 640, (224, 398)),
+        (Fit(short=800, longest=1333), 1920, 1080, (1333, 749)),
+        (Fit(short=800, longest=1333), 640, 480, (1066, 800)),
+        (Fit(size=(171, 128)), 33, 44, (171, 128)),
+        (Fit(), 33, 44, (33, 44)),
+    ],
+)
+def test_sizes_before_the_crop(fit: Fit, width: int, height: int, expected: tuple[int, int]) -> None:
+    assert fit.resized(width, height) == expected
+
+
+def test_a_crop_is_the_middle_and_a_strip_of_film_does_not_fill_memory() -> None:
+    picture = np.zeros((10, 30, 3), np.uint8)
+    picture[:, 10:20] = 255
+    assert (fit_picture(picture, Fit(short=10, crop=(10, 10))) == 255).all()
+    strip = np.zeros((1, 60_000, 3), np.uint8)
+    strip[:, 29_999:30_001] = 255
+    assert fit_picture(strip, Fit(short=224, crop=(224, 224))).shape == (224, 224, 3)
+
+
+def test_fewer_frames_than_promised_start_over_on_what_is_there(tmp_path: Path, tiny_pieces: None) -> None:
+    path = make_clip(tmp_path / "a.mp4", 40)
+    found = probe(path)
+    longer = replace(found, frames=60, pts=np.arange(60) / 25, reader="pyav")
+    events = list(look_at(LookJob(path, {"few": Look(Uniform(frames=6), module.WHOLE)}, None, longer)))
+    assert any(isinstance(event, StartOver) for event in events)
+    assert isinstance(events[-1], End) and events[-1].damaged
+    sampled = gather(events)["few"]
+    assert read_numbers(sampled.images) == choose_frames(Uniform(frames=6), found.pts).ravel().tolist()
+
+
+def test_a_look_does_not_depend_on_the_looks_beside_it(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", 40)
+    found = probe(path)
+    promised = replace(found, frames=60, pts=np.arange(60) / 25, reader="pyav")
+    early = Look(Uniform(frames=2), module.WHOLE)
+    late = Look(EveryNth(stride=7), module.WHOLE)
+    alone = gather(look_at(LookJob(path, {"early": early}, (0.0, 1.0), promised)))["early"]
+    events = list(module._look(LookJob(path, {"early": early, "late": late}, None, promised)))
+    assert [event.looks for event in events if isinstance(event, StartOver)] == [("early", "late")], (
+        "both reach too far"
+    )
+    near = list(look_at(LookJob(path, {"early": early, "late": late}, (0.0, 1.0), promised)))
+    assert not any(isinstance(event, StartOver) for event in near)
+    assert np.array_equal(gather(near)["early"].images, alone.images)
+    first = Look(EveryNth(stride=60), module.WHOLE)
+    events = list(module._look(LookJob(path, {"first": first, "late": late}, None, promised)))
+    assert [event.looks for event in events if isinstance(event, StartOver)] == [("late",)], "the first frame is there"
+    assert read_numbers(gather(events)["first"].images) == [0]
+
+
+def test_sound_is_heard_in_patches_and_silence_is_an_answer(tmp_path: Path) -> None:
+    from storage.media.audio import read_audio
+
+    loud = make_clip(tmp_path / "loud.mp4", 60, tone=440.0)
+    still = make_clip(tmp_path / "still.mp4", 60)
+    events = list(look_at(LookJob(loud, {"ears": Listen()}, None, probe(loud))))
+    heard = np.concatenate([event.items for event in events if isinstance(event, Piece)])
+    sound = read_audio(loud)
+    assert sound is not None and np.array_equal(heard, patches(sound)) and len(heard) == 2
+    assert [type(event) for event in look_at(LookJob(still, {"ears": Listen()}, None, probe(still)))] == [End]
+
+
+def test_what_cannot_be_seen_is_missed_and_the_rest_is_heard(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "a.mp4", 60, tone=440.0)
+    beyond = LookJob(path, {"eyes": Look(Uniform(frames=2), module.WHOLE), "ears": Listen()}, (50.0, 60.0), probe(path))
+    events = list(look_at(beyond))
+    assert isinstance(events[0], Missed) and events[0].looks == ("eyes",) and events[0].bad.kind == "segment_outside"
+    assert isinstance(events[-1], End)
+    with pytest.raises(BadMedia):
+        gather(events)
+
+
+def test_a_picture_is_one_frame(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(numbered_image(9)).save(tmp_path / "a.png")
+    sampled = read_samples(tmp_path / "a.png", SAMPLINGS, None, probe(tmp_path / "a.png"))
+    assert {name: len(found.images) for name, found in sampled.items()} == dict.fromkeys(SAMPLINGS, 1)
+    assert read_numbers(sampled["few"].images) == [9]

@@ -1,0 +1,44 @@
+"""Near twins among captioned videos: which pairs, and whether captions tell them apart."""
+
+from __future__ import annotations
+
+from storage.results import read_captions
+from storage.text.references import References
+from tasks.evaluation.near_duplicates import caption_twins, judge
+from tasks.framework.feature_access import FeatureAccess
+from tests.tasks.toy_run import ToyRun
+
+TRUTH = {
+    "a": ["a red circle moves left", "the red circle slides left"],
+    "b": ["a blue square jumps up", "the blue square bounces"],
+    "c": ["a green star spins", "the green star turns round"],
+    "d": ["two dogs run in the snow", "dogs are running"],
+}
+PAIRS = [("a", "b"), ("c", "d")]
+
+
+def test_captions_that_fit_their_own_video_tell_twins_apart():
+    right = {id: texts[0] for id, texts in TRUTH.items()}
+    assert judge(PAIRS, right, TRUTH) == ["told apart", "told apart"]
+
+
+def test_swapped_captions_are_mixed_up_and_equal_ones_the_same():
+    said = {"a": TRUTH["b"][0], "b": TRUTH["a"][0], "c": "a star", "d": "a star"}
+    assert judge(PAIRS, said, TRUTH) == ["mixed up", "same caption"]
+
+
+def test_a_caption_that_fits_neither_leaves_one_of_two():
+    said = {"a": TRUTH["a"][0], "b": "nothing of the kind", "c": TRUTH["c"][0], "d": TRUTH["d"][0]}
+    assert judge(PAIRS, said, TRUTH) == ["one of two", "told apart"]
+
+
+def test_pairs_are_the_closest_and_each_video_is_in_one_at_most(toy: ToyRun) -> None:
+    features, captions = toy.features(), toy.captions()
+    access = FeatureAccess.open(features.workspace, features.work().folder, ("scene",))
+    said = {row.video_id: row.caption for row in read_captions(captions.work().folder)}
+    truth = References(toy.text().work().folder).sentences("test")
+    pairs = caption_twins(access, "scene", said, truth, 12, "cpu")
+    seen = [id for pair in pairs for id in (pair.first, pair.second)]
+    assert len(seen) == len(set(seen)) == 4
+    assert [pair.distance for pair in pairs] == sorted(pair.distance for pair in pairs)
+    assert caption_twins(access, "scene", said, truth, 0, "cpu") == []

@@ -1,0 +1,201 @@
+"""A training run: its curve can be watched, a bad batch is kept, its checkpoints are few and know what they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.losses.cross_entropy import CrossEntropy
+from models.training.loop import FitOptions
+from models.training.objective import Objective
+from models.types import Batch
+from storage.checkpoints import Checkpoint, LastCheckpoints
+from storage.errors import LongtakeError, Mismatch
+from storage.records import ArtifactRef
+from storage.results import read_jsonl
+from storage.workspace import Workspace
+from tasks.framework.runtime import Runtime
+from tasks.framework.stage import Work
+from tasks.training import trainer as training_run
+from tasks.training.state import resume
+from tasks.training.trainer import Judgement, Trained, Training, finish_training
+from tests.models.toy_captions import toy_batch, toy_captioner
+
+EPOCHS, STEPS = 4, 3
+LAST = "last.safetensors"
+
+
+class ToyBatches:
+    """Three batches an epoch; one of them may be spoilt."""
+
+    steps_per_epoch = STEPS
+
+    def __init__(self, spoilt: tuple[int, int] | None = None):
+        self.spoilt = spoilt
+
+    def __call__(self, epoch: int, skip: int) -> Iterator[Batch]:
+        for step in range(skip, STEPS):
+            batch = toy_batch(videos=3, seed=100 * epoch + step)
+            if (epoch, step) == self.spoilt:
+                batch.features["rgb"][0, 0] = torch.nan
+            yield batch
+
+
+def training(scores: list[float] | None = None, **changes: Any) -> Training:
+    coming = iter(scores or [])
+    torch.manual_seed(3)
+    toy = Training(
+        label="learning toys",
+        model=toy_captioner(dropout=0.3),
+        objective=Objective(xe=(1.0, CrossEntropy())),
+        batches=ToyBatches(),
+        how=FitOptions(epochs=EPOCHS, learning_rate=0.01),
+        result="captioner.safetensors",
+        about={"vocabulary": "the words", "extractors": {"rgb": "the features"}},
+        judge=(lambda: Judgement(score := next(coming), {"val_cider": score})) if scores else None,
+        measure="CIDEr",
+        patience=2,
+    )
+    return replace(toy, **changes)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    runtime = Runtime(device="cpu")
+    return Work(Workspace.open(tmp_path / "w"), tmp_path, runtime, folder, ArtifactRef("seed", "artifacts/seed/a", "a"))
+
+
+def finish(work: Work, what: Training) -> Trained:
+    return finish_training(work, what, resume(work.folder / LAST))
+
+
+def interrupted(work: Work, monkeypatch: pytest.MonkeyPatch, at: int, what: Training) -> None:
+    """`what` is stopped when it asks for the step after step `at`, having saved after every one."""
+    real = training_run.train
+
+    def stops(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for progress in real(*args, **kwargs):
+            yield progress
+            if progress.step == at:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_run, "_SAVE_EVERY", 0.0)
+        patch.setattr(training_run, "train", stops)
+        with pytest.raises(KeyboardInterrupt):
+            finish(work, what)
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_it(work: Work) -> None:
+    trained = finish(work, training([0.1, 0.5, 0.4, 0.3]))
+    assert (trained.best.epoch, trained.best.score) == (1, 0.5)
+    assert [point["val_cider"] for point in trained.history] == [0.1, 0.5, 0.4, 0.3]
+    kept = Checkpoint.load(work.folder / "captioner.safetensors")
+    assert kept.values == {"vocabulary": "the words", "extractors": {"rgb": "the features"}, "epoch": 1}
+    again = finish(work, training([0.5, 0.1, 0.1, 0.1]))
+    assert len(again.history) == 3 and again.best.epoch == 0, "two epochs were no better"
+    assert sorted(path.name for path in work.folder.iterdir()) == ["captioner.safetensors", "curves.jsonl"]
+
+
+def test_the_last_epoch_is_kept_on_request_whatever_validation_says(work: Work) -> None:
+    how = FitOptions(epochs=EPOCHS, learning_rate=0.01, keep="last")
+    trained = finish(work, training([0.9, 0.1, 0.1, 0.2], how=how, patience=1))
+    assert (trained.best.epoch, trained.best.score) == (EPOCHS - 1, 0.2)
+    assert [point["val_cider"] for point in trained.history] == [0.9, 0.1, 0.1, 0.2], "validated all the same"
+    assert Checkpoint.load(work.folder / "captioner.safetensors").values["epoch"] == EPOCHS - 1
+
+
+def test_without_validation_the_last_epoch_is_the_best(work: Work) -> None:
+    trained = finish(work, training())
+    assert trained.best.epoch == EPOCHS - 1 and len(trained.history) == EPOCHS
+
+
+def test_mean_weights_are_judged_and_kept_and_survive_a_kill(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = FitOptions(epochs=EPOCHS, learning_rate=0.01, average=0.7)
+    judged: list[torch.Tensor] = []
+
+    def averaged() -> Training:
+        what = training(how=how)
+
+        def judge() -> Judgement:
+            judged.append(dict(what.model.named_parameters())["decoder.predict.weight"].detach().clone())
+            return Judgement(float(len(judged)), {})
+
+        return replace(what, judge=judge)
+
+    finish(work, averaged())
+    result = work.folder / "captioner.safetensors"
+    kept, whole = Checkpoint.load(result), result.read_bytes()
+    assert torch.equal(torch.from_numpy(kept.tensors["model.decoder.predict.weight"]), judged[-1])
+    assert all(name.startswith("model.") for name in kept.tensors)
+    plain = training()
+    finish(work, plain)
+    assert not torch.equal(dict(plain.model.named_parameters())["decoder.predict.weight"], judged[-1])
+    interrupted(work, monkeypatch, 2 * STEPS + 2, averaged())
+    finish(work, averaged())
+    assert result.read_bytes() == whole
+
+
+def test_an_epoch_before_the_first_that_counts_is_never_the_best(work: Work) -> None:
+    trained = finish(work, training([0.9, 0.8, 0.2, 0.3], first=2))
+    assert (trained.best.epoch, trained.best.score) == (3, 0.3)
+
+
+def test_the_curve_can_be_watched_while_it_grows(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(work, monkeypatch, 2 * STEPS + 1, training())
+    curve = read_jsonl(work.folder / "curves.jsonl")
+    assert [point["epoch"] for point in curve] == [1, 2]
+    assert all({"xe", "total", "learning_rate", "step"} <= point.keys() for point in curve)
+
+
+def test_a_loss_that_is_not_finite_leaves_the_videos_and_the_last_good_checkpoint(work: Work) -> None:
+    with pytest.raises(LongtakeError, match=r"step 5 .* on videos v0, v1, v2; .*not-finite\.json"):
+        finish(work, training(batches=ToyBatches(spoilt=(1, 1))))
+    told = json.loads((work.folder / "not-finite.json").read_text())
+    assert told["videos"] == ["v0", "v1", "v2"] and told["step"] == 5 and told["what"] == "loss"
+    assert told["losses"] == {"xe": "nan", "total": "nan"}
+    assert Checkpoint.load(work.folder / LAST).values["training"]["step"] == STEPS
+    trained = finish(work, training())  # the features were repaired
+    assert len(trained.history) == EPOCHS and not (work.folder / "not-finite.json").exists()
+
+
+@pytest.mark.parametrize("at", [1, 3, 5, 7])
+def test_a_resume_from_the_checkpoint_before_the_last_ends_in_the_same_bits(
+    work: Work, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    files = ("captioner.safetensors", "curves.jsonl")
+    finish(work, training())
+    whole = [(work.folder / name).read_bytes() for name in files]
+    interrupted(work, monkeypatch, at, training())
+    kept = LastCheckpoints(work.folder / LAST).paths()
+    assert [path.name for path in kept] == [LAST, "last-2.safetensors"][: min(at, 2)]
+    assert [Checkpoint.load(path).values["training"]["step"] for path in kept] == [at, at - 1][: len(kept)]
+    if len(kept) > 1:
+        (work.folder / LAST).write_bytes((work.folder / LAST).read_bytes()[:1000])  # a disk lost half of it
+    assert finish(work, training()).best.epoch == EPOCHS - 1
+    assert [(work.folder / name).read_bytes() for name in files] == whole
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"vocabulary": "other words"}, "trained with vocabulary the words, not other words"),
+        ({"extractors": {"rgb": "others"}}, "trained with extractors .*the features.*, not .*others"),
+        ({"seeding": {"epochs": 9}}, "trained with seeding None, not"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_not_gone_on_with(
+    work: Work, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], said: str
+) -> None:
+    interrupted(work, monkeypatch, 2, training())
+    other = training()
+    with pytest.raises(Mismatch, match=said):
+        finish(work, replace(other, about=other.about | about))

@@ -22,7 +22,7 @@ from flows.recipe import load_recipe
 from storage.catalogue import take_inventory
 from storage.datasets import read_dataset
 from storage.features.store import FeatureStore
-from storage.files.file_cache import Ledger, Probed
+from storage.files.file_cache import FileCache, Probed
 from storage.files.hashing import digest_file
 from storage.workspace import Workspace
 from tasks.catalogue import PROBE_VERSION
@@ -56,13 +56,13 @@ def build(folder: Path, videos: int) -> tuple[Path, Path, Path]:
                 file.write(json.dumps({"video": path.stem, "caption": f"{text} {n % 97}"}) + "\n")
     workspace = Workspace.open(root)
     loaded = load_recipe(str(recipe), (), data)
-    inventory = take_inventory(read_dataset(loaded.dataset, data), Ledger(workspace.ledger_path))
+    inventory = take_inventory(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
     pts = np.arange(48) / 24
-    Ledger(workspace.ledger_path).note_probes(
+    FileCache(workspace.file_cache_path).note_probes(
         dict.fromkeys(inventory.contents.values(), Probed(FACTS, pts)), PROBE_VERSION
     )
     plan = plan_pipeline(loaded, workspace, until="extract_features")
-    (source,) = plan.steps[-1].job.memo.values()
+    (source,) = plan.steps[-1].job.prepared.values()
     store = FeatureStore.create(workspace.features / source.store, provenance={"extractor_key": source.key})
     with store.writer(publish_seconds=1e9) as writer:
         row = np.zeros((8, 32), np.float16)

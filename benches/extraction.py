@@ -53,7 +53,7 @@ from models.backbones.backbone import Pictures
 from storage.datasets.demo import encode_clip
 from storage.datasets.folder import FolderOptions
 from storage.media.frame_sampling import Clips, Sampling, Uniform, choose_frames
-from storage.media.frame_stream import Look, LookJob, gather, look_at
+from storage.media.frame_stream import DecodeJob, FrameRequest, gather, stream_frames
 from storage.media.probe import probe
 from storage.workspace import Workspace
 from tasks.catalogue import catalogue
@@ -95,7 +95,7 @@ class Taken(NamedTuple):
     cpu: float
 
 
-Work = Callable[[int], Taken]
+StageContext = Callable[[int], Taken]
 """what is measured once a turn, given the turn's number"""
 
 
@@ -124,7 +124,9 @@ def main() -> None:
 def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Runtime, turns: int) -> None:
     features = SETTINGS[setting]
     print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}", flush=True)
-    loops: dict[str, Work] = {"kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()])}
+    loops: dict[str, StageContext] = {
+        "kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()])
+    }
     loops["video_features"] = lambda _: timed(lambda: video_features(data, features))
     if "bfloat16" in ways:
         loops["video_features in bfloat16"] = lambda _: timed(
@@ -149,7 +151,7 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
             print(f"  {loop + ' / extract stage':44}{ratio(times, loop, f'stage, {way}')}  (floor 2)", flush=True)
 
 
-def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, Work]:
+def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, StageContext]:
     """The bare nets and the stage, with nets compiled in one way."""
     features = {name: f.model_copy(update={"compiled": way}) for name, f in SETTINGS[setting].items()}
     nets = {name: open_net(f, "random, seed 0", None, "cpu", "auto") for name, f in features.items()}
@@ -200,8 +202,10 @@ def videos(data: Path) -> list[Path]:
 def everything(data: Path, net: Net, feature: BackboneFeature) -> torch.Tensor:
     """All items of a net, decoded and fitted."""
     look = net.look(SAMPLING[feature.sampling], "bench")
-    assert isinstance(look, Look)
-    found = [gather(look_at(LookJob(path, {"x": look}, None, probe(path))))["x"].images for path in videos(data)]
+    assert isinstance(look, FrameRequest)
+    found = [
+        gather(stream_frames(DecodeJob(path, {"x": look}, None, probe(path))))["x"].images for path in videos(data)
+    ]
     return torch.from_numpy(np.concatenate(found))
 
 

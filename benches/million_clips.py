@@ -30,7 +30,7 @@ from flows.recipe import load_recipe
 from models.neighbours import NearestItems
 from storage.features.store import FeatureStore
 from storage.media.frame_sampling import Clips, Uniform
-from storage.media.frame_stream import LookJob, gather, look_at
+from storage.media.frame_stream import DecodeJob, gather, stream_frames
 from storage.media.probe import probe
 from storage.workspace import Workspace
 from tasks.extraction.extractors import BackboneFeature
@@ -78,11 +78,11 @@ def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]
         for name, (net, _) in NETS.items()
     }
     looks = {name: net.look(NETS[name][1], "bench") for name, net in nets.items()}
-    jobs = [LookJob(path, looks, None, probe(path)) for path in paths]
-    found["decode a clip, one pass for both nets (s)"] = cost(lambda: [gather(look_at(job)) for job in jobs]) / len(
-        jobs
-    )
-    seen = gather(look_at(jobs[0]))
+    jobs = [DecodeJob(path, looks, None, probe(path)) for path in paths]
+    found["decode a clip, one pass for both nets (s)"] = cost(
+        lambda: [gather(stream_frames(job)) for job in jobs]
+    ) / len(jobs)
+    seen = gather(stream_frames(jobs[0]))
     for name, net in nets.items():
         items = torch.from_numpy(seen[name].images[:8])
         found[f"{name}: {NETS[name][0]}, an item (s)"] = cost(lambda net=net, items=items: net(items)) / len(items)

@@ -203,7 +203,7 @@ def _say(step: Step, note: str, count: int) -> None:
 
 def new_record(plan: Plan) -> RunRecord:
     extraction = plan.step("extract_features")
-    stores = tuple(source.store for source in extraction.job.memo.values()) if extraction else ()
+    stores = tuple(source.store for source in extraction.job.prepared.values()) if extraction else ()
     recipe = plan.recipe
     values = recipe.model_dump(mode="json")
     return RunRecord(new_run_id(), recipe.name, recipe.dataset.name, str(plan.data), values, plan.keys, stores, _now())

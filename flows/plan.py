@@ -17,9 +17,9 @@ from flows.recipe import Recipe
 from storage.errors import UsageError
 from storage.records import ArtifactRef
 from storage.runs import load_runs
-from storage.workspace import Done, Workspace, read_done
+from storage.workspace import Completion, Workspace, read_done
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job, Stage
+from tasks.framework.stage import Stage, StageRun
 
 State = Literal["done", "stale", "missing", "forced"]
 
@@ -28,10 +28,10 @@ State = Literal["done", "stale", "missing", "forced"]
 class Step:
     """One stage of a plan. `why` is empty for a stage whose result is there."""
 
-    job: Job
+    job: StageRun
     state: State
     why: str
-    done: Done | None
+    done: Completion | None
 
     @property
     def label(self) -> str:
@@ -47,7 +47,7 @@ class Earlier:
     """What an earlier run made at a step; `done` is None if its files are gone."""
 
     key: str
-    done: Done | None
+    done: Completion | None
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Planner:
             return upcoming.name != self.until
         return self.order.index(upcoming.name) > self.order.index(self.until)
 
-    def _assess(self, job: Job) -> Step:
+    def _assess(self, job: StageRun) -> Step:
         done = job.done()
         inputs = {ref.uri for ref in job.inputs.values()}
         forced_inputs = [label for uri, label in self._forced.items() if uri in inputs]
@@ -130,7 +130,7 @@ class Planner:
             self._forced[job.ref.uri] = job.label
         return step
 
-    def _why(self, job: Job, before: Earlier | None) -> str:
+    def _why(self, job: StageRun, before: Earlier | None) -> str:
         if before is None:
             return "never made"
         if before.key == job.ref.key or before.done is None:
@@ -142,7 +142,7 @@ class Planner:
         reasons += _option_changes(old.get("options"), new["options"])
         if old.get("extra") != new["extra"]:
             if job.stage.changes:
-                reasons.append(job.stage.changes(job.workspace, before.done, job.memo))
+                reasons.append(job.stage.changes(job.workspace, before.done, job.prepared))
             else:
                 reasons.append("what it is made with changed")
         changed = [name for name, key in new["inputs"].items() if old.get("inputs", {}).get(name) != key]

@@ -16,15 +16,15 @@ from flows.pipeline import plan_pipeline
 from flows.plan import Plan
 from flows.recipe import Recipe, recipe_text
 from storage.catalogue import Changes
-from storage.files.folder_fingerprint import glance
+from storage.files.folder_fingerprint import folder_fingerprint
 from storage.runs import RunRecord, load_runs
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 from tasks.catalogue import changes_since
 from tasks.extraction.pretrained import fetch_weights
 
 
 @dataclass(frozen=True)
-class News:
+class DatasetChanges:
     """What a look at the source found: the plan to take it in, and what changed since the last run and training."""
 
     plan: Plan
@@ -52,7 +52,7 @@ class News:
 class Refreshed:
     """What a refresh came to."""
 
-    news: News
+    news: DatasetChanges
     outcome: Outcome | None
     retrain: bool
 
@@ -69,21 +69,21 @@ class Refreshed:
         }
 
 
-def look_for_news(recipe: Recipe, workspace: Workspace) -> News:
+def find_changes(recipe: Recipe, workspace: Workspace) -> DatasetChanges:
     """Plan up to the features, and compare the data set with what the last run and the last training had."""
     until = "find_neighbours" if recipe.neighbours else "extract_features"
     plan = plan_pipeline(recipe, workspace, until=until)
     step = plan.steps[0]
     key, last, trained = step.job.ref.key, _catalogue_of_last(plan), _catalogue_of_last(plan, "seed")
 
-    def since(before: Done | None) -> Changes:
+    def since(before: Completion | None) -> Changes:
         same = before is not None and before.ref.key == key
-        return Changes() if same else changes_since(workspace, before, step.job.memo)
+        return Changes() if same else changes_since(workspace, before, step.job.prepared)
 
-    return News(plan, key, last.ref.key if last else "", since(last), since(trained))
+    return DatasetChanges(plan, key, last.ref.key if last else "", since(last), since(trained))
 
 
-def _catalogue_of_last(plan: Plan, stage: str = "catalogue") -> Done | None:
+def _catalogue_of_last(plan: Plan, stage: str = "catalogue") -> Completion | None:
     """The catalogue of the last run of this recipe on this data set that ended well and had a stage."""
     name, dataset = plan.recipe.name, plan.recipe.dataset.name
 
@@ -96,7 +96,7 @@ def _catalogue_of_last(plan: Plan, stage: str = "catalogue") -> Done | None:
     return None
 
 
-def refresh(news: News, retrain_after: int) -> Refreshed:
+def refresh(news: DatasetChanges, retrain_after: int) -> Refreshed:
     """Take the news in, inside a flow, and send the event if the data changed."""
     from prefect.logging import get_run_logger
 
@@ -124,7 +124,7 @@ def refresh(news: News, retrain_after: int) -> Refreshed:
 def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> Refreshed:
     """Look, and if there is news, run the flow. If nothing changed, nothing is started, Prefect included."""
     fetch_weights(recipe.features.values())
-    news = look_for_news(recipe, workspace)
+    news = find_changes(recipe, workspace)
     if not news.any:
         return Refreshed(news, None, False)
     from flows.orchestration.flows import refresh_flow
@@ -137,11 +137,11 @@ def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> 
 def watch(root: Path, every: float, sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
     """Yields at once, and again whenever the folder has changed and then stayed the same for one look: files that are
     still being copied are waited for."""
-    taken = last = glance(root)
+    taken = last = folder_fingerprint(root)
     yield
     while True:
         sleep(every)
-        seen = glance(root)
+        seen = folder_fingerprint(root)
         if seen == last and seen != taken:
             taken = seen
             yield

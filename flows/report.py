@@ -13,7 +13,7 @@ from storage.records import ArtifactRef
 from storage.runs import RunRecord, load_runs
 from storage.workspace import Workspace
 from tasks.compare_runs import ComparedRun, ComparisonOptions, compare_runs
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.report import PageOptions, report
 
 _INPUTS = {
@@ -92,7 +92,7 @@ def _some(runs: Sequence[RunRecord]) -> str:
     return shown + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
 
 
-def _report_job(workspace: Workspace, run: RunRecord) -> Job:
+def _report_job(workspace: Workspace, run: RunRecord) -> StageRun:
     """The report of a run as its record has it: of the very results that it used, whatever the data is like by now."""
     recipe = check_recipe(run.recipe, f"of run {run.id}")
     inputs = {}
@@ -124,7 +124,7 @@ def _input_names(run: RunRecord) -> dict[str, str]:
     return names
 
 
-def _comparison_job(workspace: Workspace, runs: Sequence[RunRecord], jobs: Sequence[Job]) -> Job:
+def _comparison_job(workspace: Workspace, runs: Sequence[RunRecord], jobs: Sequence[StageRun]) -> StageRun:
     compared: list[ComparedRun] = []
     inputs: dict[str, ArtifactRef] = {}
     for n, (run, job) in enumerate(zip(runs, jobs, strict=True)):

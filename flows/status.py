@@ -89,9 +89,9 @@ def feature_progress(plan: Plan) -> list[dict[str, Any]]:
     catalogue, extraction = plan.step("catalogue"), plan.step("extract_features")
     if catalogue is None or extraction is None:
         return []
-    keys = catalogue.job.memo.record_keys
+    keys = catalogue.job.prepared.record_keys
     rows = []
-    for source in extraction.job.memo.values():
+    for source in extraction.job.prepared.values():
         rows.append({"feature": source.name, "fresh": _fresh(plan.workspace, source, keys), "wanted": len(keys)})
     return rows
 

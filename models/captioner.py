@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from models.captioners.recnet.reconstructors import Rebuilt, Reconstructor
+from models.captioners.recnet.reconstructors import Reconstruction, Reconstructor
 from models.decoding.scheduled_sampling import Own, mixed_words
 from models.layers.lstm_decoder import DecoderWithStates, ForcedStates
 from models.types import PAD, Batch, Decoder, Encoder, Memory
@@ -68,13 +68,13 @@ class Captioner(nn.Module):
         """`word_logits` and what a reconstructor needs to know of the pass."""
         return self._once("forced", batch, truth, own, lambda: self._force(batch, truth, own))
 
-    def rebuilt(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> Rebuilt:
+    def rebuilt(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> Reconstruction:
         """The rows of the videos as the reconstructor imagines them from each caption."""
         reconstructor = self.reconstructor
         if reconstructor is None:
             raise ValueError("this captioner has no reconstructor: train one of kind recnet, or leave the term out")
 
-        def make() -> Rebuilt:
+        def make() -> Reconstruction:
             said = self.forced_pass(batch, truth, own)
             assert said.states is not None
             return reconstructor(said.states, said.real, said.memory.mask)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from storage.datasets.dataset import Dataset
 from storage.errors import StorageError
 from storage.files.atomic import write_parquet
-from storage.files.file_cache import Ledger, Probed
+from storage.files.file_cache import FileCache, Probed
 from storage.files.hashing import digest, digest_rows
 from storage.records import SPLITS, Caption, Problem, VideoRecord
 
@@ -97,9 +97,11 @@ class Inventory:
         return digest(self.dataset.name, self.parts, digest_rows(problems))
 
 
-def take_inventory(dataset: Dataset, ledger: Ledger, progress: Callable[[int, int], None] | None = None) -> Inventory:
+def take_inventory(
+    dataset: Dataset, file_cache: FileCache, progress: Callable[[int, int], None] | None = None
+) -> Inventory:
     sources = sorted({video.source for video in dataset.videos if video.source})
-    keys = ledger.fingerprint(dataset.root, sources, progress)
+    keys = file_cache.fingerprint(dataset.root, sources, progress)
     return Inventory(dataset, {source: key for source, key in keys.items() if key})
 
 

@@ -9,7 +9,7 @@ LongtakeError              printed without a traceback; exit code 1
 ├── Mismatch               two artifacts that were not made for each other
 ├── ClusterLost            workers of a cluster die again and again (tasks/extraction/cluster.py)
 └── StorageError           the workspace cannot be read or written (full, read-only, damaged)
-    └── PassingFailure     a disk or network that may answer the next time: worth another try
+    └── TransientError     a disk or network that may answer the next time: worth another try
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StorageError(LongtakeError):
     """The workspace cannot be read or written."""
 
 
-class PassingFailure(StorageError):
+class TransientError(StorageError):
     """Input or output failed in a way that often passes by itself: a network disk, an object store, a busy device."""
 
 
@@ -109,12 +109,12 @@ def may_pass(error: OSError) -> bool:
 def explain_os_error(error: OSError, where: Path | str) -> StorageError:
     """The same failure in words a person can act on."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk, then run the same command; finished work is kept")
-    kind = PassingFailure if may_pass(error) else StorageError
+    kind = TransientError if may_pass(error) else StorageError
     return kind(f"cannot write {error.filename or where}: {error.strerror or error}; {remedy}")
 
 
 @contextmanager
-def explained(where: Path | str) -> Iterator[None]:
+def wrap_os_errors(where: Path | str) -> Iterator[None]:
     """Turn an operating-system failure while writing below `where` into a StorageError."""
     try:
         yield

@@ -129,7 +129,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Twins:
+class NearDuplicates:
     """Two videos that are much alike, with their captions. Two of a training split: the first comes first in the catalogue;
     else `second` is the training video."""
 
@@ -140,9 +140,9 @@ class Twins:
     second_captions: tuple[str, ...]
 
 
-def near_twins(
+def near_duplicate_rows(
     table: Neighbours, captions: Mapping[str, Sequence[str]], most: int = 12, split: str = "train"
-) -> list[Twins]:
+) -> list[NearDuplicates]:
     """The closest pairs of a split's videos and training videos: closest first, each pair once.
 
     captions: video id -> its captions; a video without any has none here too."""
@@ -153,7 +153,7 @@ def near_twins(
     names = pc.list_flatten(rows["neighbours"].combine_chunks())
     distances = pc.list_flatten(rows["distances"].combine_chunks()).to_numpy()
     seen: set[frozenset[str]] = set()
-    pairs: list[Twins] = []
+    pairs: list[NearDuplicates] = []
     for place in np.argsort(distances, kind="stable"):
         if len(pairs) == most:
             break
@@ -164,5 +164,5 @@ def near_twins(
         if number.get(second, len(ids)) < number[first]:
             first, second = second, first
         told = (tuple(captions.get(id, ())) for id in (first, second))
-        pairs.append(Twins(first, second, float(distances[place]), *told))
+        pairs.append(NearDuplicates(first, second, float(distances[place]), *told))
     return pairs

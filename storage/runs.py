@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from storage.errors import StorageError, explained
+from storage.errors import StorageError, wrap_os_errors
 from storage.files.atomic import write_json
 from storage.workspace import Workspace
 
@@ -46,7 +46,7 @@ def new_run_id() -> str:
 def save_run(workspace: Workspace, run: RunRecord) -> None:
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", run.recipe_name).strip(".-") or "run"
     path = workspace.root / "runs" / folder / f"{run.id}.json"
-    with explained(path):
+    with wrap_os_errors(path):
         write_json(path, asdict(run))
 
 

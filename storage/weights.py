@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.errors import BadInput, StorageError, explained
+from storage.errors import BadInput, StorageError, wrap_os_errors
 from storage.files.atomic import replacing, write_json
 
 _NET = re.compile(r"([a-z]+:)?[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}(@[0-9]+)?")
@@ -120,7 +120,7 @@ class WeightsFolder:
         ending = ".safetensors" if file.suffix.lower() == ".safetensors" else ".pth"
         kept = self.path / "files" / f"{sha256}{ending}"
         if not kept.is_file() or hash_file(kept) != sha256:  # a copy that a disk spoilt is made good
-            with explained(kept), replacing(kept) as temp:
+            with wrap_os_errors(kept), replacing(kept) as temp:
                 shutil.copyfile(file, temp)
                 if hash_file(temp) != sha256:
                     raise BadInput(f"{file} changed while it was copied; import it again once it is complete")
@@ -137,7 +137,7 @@ class WeightsFolder:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, KnownWeights]]:
         """The rows, to be changed in place; nobody else changes them meanwhile."""
-        with explained(self.path):
+        with wrap_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             with (self.path / "index.lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.errors import StorageError, explain_os_error, explained
+from storage.errors import StorageError, explain_os_error, wrap_os_errors
 from storage.files.atomic import TEMP_MARK, write_json
 from storage.records import ArtifactRef
 
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 
 @dataclass(frozen=True)
-class Done:
+class Completion:
     """The done-marker of a stage's result: what was made, from what, how long it took, and the files that belong to it."""
 
     ref: ArtifactRef
@@ -43,7 +43,7 @@ class Done:
     files: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Done:
+    def from_json(cls, data: dict[str, Any]) -> Completion:
         return cls(**{**data, "ref": ArtifactRef.from_json(data["ref"])})
 
 
@@ -91,7 +91,7 @@ class Workspace:
         return cls(root)
 
     @property
-    def ledger_path(self) -> Path:
+    def file_cache_path(self) -> Path:
         return self.root / "ledger.sqlite"
 
     @property
@@ -104,7 +104,7 @@ class Workspace:
     def folder(self, stage: str, key: str) -> Path:
         return self.root / "artifacts" / _safe(stage) / _safe(key)
 
-    def done(self, stage: str, key: str) -> Done | None:
+    def done(self, stage: str, key: str) -> Completion | None:
         """The done-marker of a result, or None if it was never finished or its files are gone."""
         folder = self.folder(stage, key)
         done = read_done(folder)
@@ -118,11 +118,11 @@ class Workspace:
                 return None
         return done
 
-    def finish(self, done: Done) -> None:
+    def finish(self, done: Completion) -> None:
         """Publish a result: note its files and sizes, then write done.json, last. What a killed writer left behind is no
         part of the result: it may be collected at any time."""
         folder = self.folder(done.stage, done.ref.key)
-        with explained(folder):
+        with wrap_os_errors(folder):
             files = {
                 str(path.relative_to(folder)): path.stat().st_size
                 for path in sorted(folder.rglob("*"))
@@ -133,12 +133,12 @@ class Workspace:
     def discard(self, stage: str, key: str) -> None:
         """Forget a result so that it is made again: the marker goes first, so nothing half-removed looks done."""
         folder = self.folder(stage, key)
-        with explained(folder):
+        with wrap_os_errors(folder):
             (folder / "done.json").unlink(missing_ok=True)
             if folder.is_dir():
                 shutil.rmtree(folder)
 
-    def all_done(self, stage: str) -> list[Done]:
+    def all_done(self, stage: str) -> list[Completion]:
         """Every finished result of a stage, newest first."""
         parent = self.root / "artifacts" / _safe(stage)
         found = [read_done(folder) for folder in (parent.iterdir() if parent.is_dir() else ())]
@@ -149,7 +149,7 @@ class Workspace:
         """Hold a named lock. Whoever comes second waits (and is told who holds it). The kernel frees the lock of a
         process that dies, so a kill leaves nothing behind that blocks."""
         path = self.root / "locks" / f"{_safe(name)}.lock"
-        with explained(path):
+        with wrap_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a+")
         with file:
@@ -184,10 +184,10 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-def read_done(folder: Path) -> Done | None:
+def read_done(folder: Path) -> Completion | None:
     """The done-marker in a folder, if there is a whole one."""
     try:
-        done = Done.from_json(json.loads((folder / "done.json").read_bytes()))
+        done = Completion.from_json(json.loads((folder / "done.json").read_bytes()))
         if done.ref.uri != f"artifacts/{folder.parent.name}/{folder.name}":
             raise ValueError(f"it speaks of {done.ref.uri!r:.100}")  # which may lie outside of the workspace
         return done

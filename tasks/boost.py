@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from models.captioners.recnet.captioner import RecNetOptions
-from models.captioners.recnet.reconstruction_loss import Reconstruction
+from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.losses.cross_entropy import CrossEntropy
 from models.losses.policy_gradient import Dropout, PolicyGradient, Reward, signs_of_collapse
 from models.rewards.baselines import BaselineOptions, SampleBaseline, TruthBaseline, truth_means
@@ -31,7 +31,7 @@ from storage.text.references import References
 from storage.text.tables import ReferenceTable
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_index, open_weights
 from tasks.seed import captioner_options, load_captioner
@@ -39,7 +39,7 @@ from tasks.training.batches import CaptionBatches
 from tasks.training.distributed import trained_together
 from tasks.training.global_reward import open_global_reward
 from tasks.training.state import resume
-from tasks.training.trainer import Best, Judgement, Trained, Training, finish_training
+from tasks.training.trainer import Best, Trained, Training, ValidationResult, finish_training
 
 
 class BoostingOptions(FitOptions):
@@ -111,7 +111,7 @@ class BoostOptions(Options):
 @stage(version=1, device=True)
 @trained_together("boosting")
 def boost(
-    work: Work,
+    work: StageContext,
     options: BoostOptions,
     seeded: ArtifactRef,
     features: ArtifactRef,
@@ -120,7 +120,7 @@ def boost(
     embedding: ArtifactRef | None = None,
     neighbours: ArtifactRef | None = None,
     **parts: ArtifactRef,
-) -> Made:
+) -> StageResult:
     """`embedding` and `neighbours` are read where the global reward is asked for."""
     device, how = work.runtime.torch_device(), options.boosting
     start = work.path(seeded) / "captioner.safetensors"
@@ -156,9 +156,9 @@ def boost(
     found = resume(work.folder / "last.safetensors")
     seeded_captioner = Checkpoint.load(start)
 
-    def judge() -> Judgement:
+    def judge() -> ValidationResult:
         cider = validation_cider(captioner, access, references, validation, options.max_words, device)
-        return Judgement(cider, {"val_cider": cider})
+        return ValidationResult(cider, {"val_cider": cider})
 
     def begin() -> tuple[dict[str, Any], Best]:
         """The seeded captioner is the best so far."""
@@ -230,7 +230,7 @@ def _objective(policy: PolicyGradient, how: BoostingOptions, net: CaptionerOptio
     if how.xe:
         terms["xe"] = (how.xe, CrossEntropy())
     if isinstance(net, RecNetOptions) and how.reconstruction:
-        terms["rebuild"] = (how.reconstruction, Reconstruction(net.loss))
+        terms["rebuild"] = (how.reconstruction, ReconstructionLoss(net.loss))
     return Objective(**terms)
 
 
@@ -247,7 +247,7 @@ def _watched(epoch: int, means: dict[str, float], how: BoostingOptions) -> dict[
 _REMEDY = "a lower learning_rate, some xe or another baseline may help"
 
 
-def _made(trained: Trained) -> Made:
+def _made(trained: Trained) -> StageResult:
     history, best = trained.history, trained.best
     summary = {
         "epochs": len(history) - 1,
@@ -260,4 +260,4 @@ def _made(trained: Trained) -> Made:
         summary["warning"] = (
             f"boosting collapsed in {len(warned)} epochs, first in {warned[0]['epoch']}: {warned[0]['warning']}"
         )
-    return Made(len(history) - 1, summary)
+    return StageResult(len(history) - 1, summary)

@@ -12,7 +12,7 @@ from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.text.references import References
 from tasks.framework.progress import meter
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import caption_videos
 from tasks.training.trained_captioners import open_trained
 
@@ -26,14 +26,14 @@ class CaptionOptions(Options):
 
 @stage(version=1, device=True)
 def caption(
-    work: Work,
+    work: StageContext,
     options: CaptionOptions,
     captioner: ArtifactRef,
     text: ArtifactRef,
     videos: ArtifactRef,
     features: ArtifactRef,
     **parts: ArtifactRef,
-) -> Made:
+) -> StageResult:
     """`captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
     device = work.runtime.torch_device()
     vocabulary = References(work.path(text)).vocabulary
@@ -47,4 +47,4 @@ def caption(
     with meter("captioning", len(ids), "videos") as shown:
         found = caption_videos(net, access, vocabulary, ids, options.search, device, shown.advance)
     write_jsonl(work.folder / "captions.jsonl", [asdict(item) for item in found])
-    return Made(len(found), {"captions": len(found), "distinct": len({item.caption for item in found})})
+    return StageResult(len(found), {"captions": len(found), "distinct": len({item.caption for item in found})})

@@ -11,19 +11,19 @@ from typing import Any
 from storage.catalogue import Catalogue, Changes, Inventory, compare, take_inventory, write_catalogue
 from storage.datasets import DatasetOptions, read_dataset
 from storage.errors import BadMedia
-from storage.files.file_cache import Ledger, Probed
+from storage.files.file_cache import FileCache, Probed
 from storage.media.decode_pool import DecodePool
 from storage.media.probe import Probe, probe
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 from tasks.framework.progress import Meter, meter
-from tasks.framework.stage import Foresight, Made, Work, stage
+from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 
 PROBE_VERSION = 2  # bump when probing finds other facts; 2: cuts, late starts and B-frames in AVI
 FACTS = tuple(field.name for field in fields(Probe) if field.name != "pts")
-_NOTE_EVERY = 64  # probes written to the ledger at once: what a kill can cost
+_NOTE_EVERY = 64  # probes written to the file cache at once: what a kill can cost
 
 
-def _foresee(workspace: Workspace, data: Path, options: DatasetOptions) -> Foresight:
+def _key_inputs(workspace: Workspace, data: Path, options: DatasetOptions) -> KeyInputs:
     dataset = read_dataset(options, data)
     with ExitStack() as stack:
         shown: list[Meter] = []  # a bar only if there are files to hash: mostly there are none
@@ -33,46 +33,46 @@ def _foresee(workspace: Workspace, data: Path, options: DatasetOptions) -> Fores
                 shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
             shown[0].to(done)
 
-        inventory = take_inventory(dataset, Ledger(workspace.ledger_path), progress)
-    return Foresight(inventory.key, inventory.parts, inventory)
+        inventory = take_inventory(dataset, FileCache(workspace.file_cache_path), progress)
+    return KeyInputs(inventory.key, inventory.parts, inventory)
 
 
-def _changes(workspace: Workspace, before: Done, inventory: Inventory) -> str:
+def _changes(workspace: Workspace, before: Completion, inventory: Inventory) -> str:
     return str(changes_since(workspace, before, inventory))
 
 
-def changes_since(workspace: Workspace, before: Done | None, inventory: Inventory) -> Changes:
+def changes_since(workspace: Workspace, before: Completion | None, inventory: Inventory) -> Changes:
     """What happened to the videos since a catalogue was made."""
     if before is None:
         return Changes(added=len(inventory.record_keys))
     return compare(Catalogue(workspace.root / before.ref.uri, inventory.dataset.root), inventory)
 
 
-def _again(work: Work) -> str:
+def _again(work: StageContext) -> str:
     bad = _bad_probes(work) if work.runtime.retry_quarantined else []
     return f"{len(bad)} files that could not be read are tried again" if bad else ""
 
 
-def _bad_probes(work: Work) -> list[str]:
-    known = work.ledger.probes(work.memo.contents.values(), PROBE_VERSION, times=False)
+def _bad_probes(work: StageContext) -> list[str]:
+    known = work.file_cache.probes(work.prepared.contents.values(), PROBE_VERSION, times=False)
     return [key for key, probed in known.items() if probed.facts is None]
 
 
-@stage(version=2, foresee=_foresee, changes=_changes, again=_again)  # 2: probing finds other facts
-def catalogue(work: Work, options: DatasetOptions) -> Made:
-    inventory: Inventory = work.memo
+@stage(version=2, key_inputs=_key_inputs, changes=_changes, again=_again)  # 2: probing finds other facts
+def catalogue(work: StageContext, options: DatasetOptions) -> StageResult:
+    inventory: Inventory = work.prepared
     if work.runtime.retry_quarantined:
-        work.ledger.forget_probes(_bad_probes(work), PROBE_VERSION)
+        work.file_cache.forget_probes(_bad_probes(work), PROBE_VERSION)
     paths = {key: inventory.dataset.root / source for source, key in sorted(inventory.contents.items())}
     probes = probe_files(work, paths, times=False)
     counts = write_catalogue(work.folder, inventory, probes)
-    return Made(len(inventory.dataset.videos), {"dataset": inventory.dataset.name, **counts})
+    return StageResult(len(inventory.dataset.videos), {"dataset": inventory.dataset.name, **counts})
 
 
-def probe_files(work: Work, paths: Mapping[str, Path], times: bool) -> dict[str, Probed]:
-    """Facts of files by content hash, from the ledger; what it does not know yet is probed and noted. A broken file is
+def probe_files(work: StageContext, paths: Mapping[str, Path], times: bool) -> dict[str, Probed]:
+    """Facts of files by content hash, from the file cache; what it does not know yet is probed and noted. A broken file is
     noted too, and not tried again until its bytes change."""
-    known = work.ledger.probes(paths, PROBE_VERSION, times)
+    known = work.file_cache.probes(paths, PROBE_VERSION, times)
     todo = [key for key in paths if key not in known]
     if not todo:
         return known
@@ -85,10 +85,10 @@ def probe_files(work: Work, paths: Mapping[str, Path], times: bool) -> dict[str,
             found[key] = _probed(answer, paths[key])
             shown.advance()
             if len(found) >= _NOTE_EVERY:
-                work.ledger.note_probes(found, PROBE_VERSION)
+                work.file_cache.note_probes(found, PROBE_VERSION)
                 found = {}
-    work.ledger.note_probes(found, PROBE_VERSION)
-    return work.ledger.probes(paths, PROBE_VERSION, times)
+    work.file_cache.note_probes(found, PROBE_VERSION)
+    return work.file_cache.probes(paths, PROBE_VERSION, times)
 
 
 def nameless(reason: str, path: Path) -> str:

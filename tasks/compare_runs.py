@@ -20,7 +20,7 @@ from storage.records import ArtifactRef
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.text.references import References
 from tasks.framework.feature_access import read_about
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.report import run_scores
 from tasks.reporting import description as report_words
 from tasks.reporting.comparison_page import ComparedClip, ComparisonPage, PairedScore, Pairing, RunColumn, Told
@@ -47,7 +47,7 @@ class ComparisonOptions(Options):
 
 
 @stage(version=1)
-def compare_runs(work: Work, options: ComparisonOptions, **inputs: ArtifactRef) -> Made:
+def compare_runs(work: StageContext, options: ComparisonOptions, **inputs: ArtifactRef) -> StageResult:
     """Inputs are called <number of the run>_<input of its report>."""
     runs = [
         _Run(LETTERS[n], about, {name: work.path(ref) for name, ref in _of_run(inputs, n)})
@@ -55,7 +55,7 @@ def compare_runs(work: Work, options: ComparisonOptions, **inputs: ArtifactRef) 
     ]
     page = _page(runs)
     write_text(work.folder / "report.html", render_comparison(page))
-    return Made(len(page.clips), {"runs": len(runs), "clips": len(page.clips)})
+    return StageResult(len(page.clips), {"runs": len(runs), "clips": len(page.clips)})
 
 
 def _of_run(inputs: Mapping[str, ArtifactRef], number: int) -> Iterator[tuple[str, ArtifactRef]]:

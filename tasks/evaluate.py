@@ -22,7 +22,7 @@ from storage.text.references import References
 from tasks.evaluation.attention_masking import attention_masking
 from tasks.evaluation.self_retrieval import recall_at, self_retrieval
 from tasks.framework.progress import meter
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.training.trained_captioners import open_trained
 
 
@@ -41,7 +41,7 @@ class EvaluationOptions(Options):
     """parts of the attention weights, from 0 to 1, without which the split is captioned again, the smallest first; none never"""
 
 
-def _java_is_there_now(work: Work) -> str:
+def _java_is_there_now(work: StageContext) -> str:
     """A reason to evaluate again: METEOR is missing for want of a Java, and there is one now."""
     try:
         if not read_scores(work.folder).get("without_java"):
@@ -65,7 +65,7 @@ def _spice_jars() -> Path:
 # 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded. 3: 95 % intervals
 @stage(version=3, device=True, again=_java_is_there_now)
 def evaluate(
-    work: Work,
+    work: StageContext,
     options: EvaluationOptions,
     captions: ArtifactRef,
     text: ArtifactRef,
@@ -73,7 +73,7 @@ def evaluate(
     captioner: ArtifactRef | None = None,
     features: ArtifactRef | None = None,
     **parts: ArtifactRef,
-) -> Made:
+) -> StageResult:
     """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval.
     `captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
     references = References(work.path(text)).sentences(options.split)
@@ -129,7 +129,7 @@ def evaluate(
         "retrieval_places": places,
     }
     write_json(work.folder / "scores.json", result)
-    return Made(len(hypotheses), {name: round(value, 6) for name, value in figures.items() if value is not None})
+    return StageResult(len(hypotheses), {name: round(value, 6) for name, value in figures.items() if value is not None})
 
 
 def _no_java() -> bool:
@@ -155,7 +155,7 @@ def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, feature
 
 
 def _mask(
-    work: Work,
+    work: StageContext,
     options: EvaluationOptions,
     captioner: ArtifactRef,
     features: ArtifactRef,

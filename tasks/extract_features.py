@@ -23,14 +23,14 @@ from storage.files.hashing import digest
 from storage.media.frame_sampling import Sampling
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 from tasks.catalogue import nameless
 from tasks.extraction.engine import Video
 from tasks.extraction.extractors import FeatureOptions, Source, find_source
 from tasks.extraction.frames import probes_of
 from tasks.extraction.shards import Owed, Shard, mirror_of, run_shards
 from tasks.framework.progress import meters
-from tasks.framework.stage import Foresight, Made, Work, stage
+from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.sample_frames import read_plan
 
 _MANY_SEGMENTS = 32  # of small updates; merged, so that opening a store stays quick
@@ -52,14 +52,14 @@ def sources_of(workspace: Workspace, options: ExtractOptions, tagger: ArtifactRe
     }
 
 
-def _foresee(
+def _key_inputs(
     workspace: Workspace,
     data: Path,
     options: ExtractOptions,
     videos: ArtifactRef,
     tagger: ArtifactRef | None = None,
     **plans: ArtifactRef,
-) -> Foresight:
+) -> KeyInputs:
     """Features of each split depend on their extractor and on that split's videos only."""
     sources = sources_of(workspace, options, tagger)
     parts = {
@@ -67,10 +67,10 @@ def _foresee(
         for name, source in sources.items()
         for split in SPLITS
     }
-    return Foresight({name: source.key for name, source in sources.items()}, parts, sources)
+    return KeyInputs({name: source.key for name, source in sources.items()}, parts, sources)
 
 
-def _changes(workspace: Workspace, before: Done, sources: dict[str, Source]) -> str:
+def _changes(workspace: Workspace, before: Completion, sources: dict[str, Source]) -> str:
     old = before.ingredients["extra"]
     if absent := [source.name for source in sources.values() if source.missing_weights]:
         return f"the weights of {', '.join(absent)} are not here yet; they are fetched first"
@@ -78,20 +78,20 @@ def _changes(workspace: Workspace, before: Done, sources: dict[str, Source]) -> 
     return f"{', '.join(changed)} is made in another way" if changed else "fewer features are wanted"
 
 
-def _intact(work: Work, done: Done) -> bool:
+def _is_valid(work: StageContext, done: Completion) -> bool:
     """The rows live outside the result's own folder: are they still there?"""
     rows = read_rows(work.folder)
-    for name, source in work.memo.items():
+    for name, source in work.prepared.items():
         path, wanted = work.workspace.features / source.store, rows.get(name, {})
         if not (path / "zarr.json").is_file() or len(FeatureStore.open(path).view().fresh(wanted)) < len(wanted):
             return False
     return True
 
 
-def _again(work: Work) -> str:
+def _again(work: StageContext) -> str:
     if not work.runtime.retry_quarantined:
         return ""
-    failed = {record for source in work.memo.values() for record in work.ledger.failures(source.key)}
+    failed = {record for source in work.prepared.values() for record in work.file_cache.failures(source.key)}
     return f"{len(failed)} quarantined videos are tried again" if failed else ""
 
 
@@ -106,16 +106,16 @@ def read_rows(folder: Path) -> dict[str, dict[str, str]]:
 
 
 # 2: batches of one size, filled across videos; any backbone
-@stage(version=2, device=True, foresee=_foresee, intact=_intact, changes=_changes, again=_again)
+@stage(version=2, device=True, key_inputs=_key_inputs, is_valid=_is_valid, changes=_changes, again=_again)
 def extract_features(
-    work: Work,
+    work: StageContext,
     options: ExtractOptions,
     videos: ArtifactRef,
     tagger: ArtifactRef | None = None,
     **plans: ArtifactRef,
-) -> Made:
+) -> StageResult:
     catalogue = Catalogue(work.path(videos), work.data)
-    sources: dict[str, Source] = work.memo
+    sources: dict[str, Source] = work.prepared
     planned = {name: read_plan(work.path(ref)) for name, ref in plans.items()}
     owed = {
         name: _owed(work, options, catalogue, source, planned.get(f"frames_{source.sampling}"))
@@ -134,11 +134,11 @@ def extract_features(
     write_parquet(work.folder / "rows.parquet", rows)
     write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
     write_json(work.folder / "features.json", {name: _about(work, source) for name, source in sources.items()})
-    return Made(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": made})
+    return StageResult(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": made})
 
 
 def _owed(
-    work: Work, options: ExtractOptions, catalogue: Catalogue, source: Source, planned: set[str] | None
+    work: StageContext, options: ExtractOptions, catalogue: Catalogue, source: Source, planned: set[str] | None
 ) -> dict[str, str]:
     """Make sure that a feature's store is there; video id -> record key of the rows that it still owes."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
@@ -149,15 +149,15 @@ def _owed(
     if mirror := mirror_of(store, work.runtime):
         mirror.pull()
     if work.runtime.retry_quarantined:
-        work.ledger.forget_failures(source.key)
+        work.file_cache.forget_failures(source.key)
     wanted = {id: key for id, key in catalogue.usable_keys.items() if planned is None or id in planned}
-    failed = work.ledger.failures(source.key)
+    failed = work.file_cache.failures(source.key)
     fresh = store.view().fresh(wanted)
     return {id: key for id, key in wanted.items() if id not in fresh and key not in failed}
 
 
 def _extract(
-    work: Work,
+    work: StageContext,
     options: ExtractOptions,
     catalogue: Catalogue,
     owed: dict[str, dict[str, str]],
@@ -168,7 +168,7 @@ def _extract(
     made = {name: len(rows) for name, rows in owed.items()}
     if not owed:
         return made
-    sources: dict[str, Source] = work.memo
+    sources: dict[str, Source] = work.prepared
     ids = [id for id in catalogue.usable_keys if any(id in rows for rows in owed.values())]
 
     def shards() -> Iterator[Shard]:
@@ -205,11 +205,11 @@ def _extract(
                 made[outcome.feature] -= 1
                 reason = nameless(outcome.bad.reason, catalogue.path_of(outcome.id))
                 key = owed[outcome.feature][outcome.id]
-                work.ledger.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
+                work.file_cache.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
     return {name: count for name, count in made.items() if count}
 
 
-def _settle(work: Work, catalogue: Catalogue, sources: dict[str, Source]) -> tuple[pa.Table, list[Problem]]:
+def _settle(work: StageContext, catalogue: Catalogue, sources: dict[str, Source]) -> tuple[pa.Table, list[Problem]]:
     """What there is now: the rows of every feature, and what could not be extracted."""
     columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
     problems: dict[str, Problem] = {}
@@ -220,7 +220,7 @@ def _settle(work: Work, catalogue: Catalogue, sources: dict[str, Source]) -> tup
             columns["feature"].append(name)
             columns["id"].append(id)
             columns["key"].append(keys[id])
-        failed = work.ledger.failures(source.key) if source.extracted else {}
+        failed = work.file_cache.failures(source.key) if source.extracted else {}
         for id, key in catalogue.usable_keys.items():
             if key in failed:
                 kind, reason = failed[key]
@@ -235,7 +235,7 @@ def newest_keys(view: View, ids: Collection[str]) -> dict[str, str]:
     return {id: key for id, key in rows if id in ids}
 
 
-def _about(work: Work, source: Source) -> dict[str, Any]:
+def _about(work: StageContext, source: Source) -> dict[str, Any]:
     """What later stages and the report need to know of a feature."""
     tail = FeatureStore.open(work.workspace.features / source.store).tail
     if tail is None:

@@ -28,7 +28,7 @@ from tasks.extract_features import read_rows, versions
 from tasks.extraction.extractors import Source
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import meter
-from tasks.framework.stage import Foresight, Made, Work, stage
+from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.seed import captioner_options, load_captioner
 
 KEY_FRAMES = "key_frames"
@@ -47,31 +47,31 @@ def _key(captioner: ArtifactRef) -> str:
     return digest(KEY_FRAMES, 1, captioner.key)
 
 
-def _foresee(
+def _key_inputs(
     workspace: Workspace,
     data: Path,
     options: Options,
     features: ArtifactRef,
     captioner: ArtifactRef,
     text: ArtifactRef,
-) -> Foresight:
+) -> KeyInputs:
     """The extraction's parts stay what they are; the key frames of a split depend on the captioner and that split's rows."""
     names = sorted({part.rpartition("/")[0] for part in features.parts})
     added = {
         f"{KEY_FRAMES}/{split}": digest(_key(captioner), *(features.parts[f"{name}/{split}"] for name in names))
         for split in SPLITS
     }
-    return Foresight(parts={**features.parts, **added})
+    return KeyInputs(parts={**features.parts, **added})
 
 
 class FindingOptions(Options):
     """Nothing to choose: the captioner decides."""
 
 
-@stage(version=1, foresee=_foresee)
+@stage(version=1, key_inputs=_key_inputs)
 def find_key_frames(
-    work: Work, options: FindingOptions, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
-) -> Made:
+    work: StageContext, options: FindingOptions, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
+) -> StageResult:
     path = work.path(captioner) / "captioner.safetensors"
     net = captioner_options(path)
     if not isinstance(net, VreOptions) or net.steps != 2 or net.key_frames is not None:
@@ -106,11 +106,11 @@ def find_key_frames(
     shape: dict[str, Any] = {"size": 1, "shape": [1]}
     write_json(work.folder / "features.json", {**about, KEY_FRAMES: {**asdict(source), **shape}})
     moved = sum(int(store.read(id, key)[0, 0]) != _middle(access, net.temporal, id) for id, key in owed.items())
-    return Made(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
+    return StageResult(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
 
 
 def _write(
-    work: Work,
+    work: StageContext,
     source: Source,
     access: FeatureAccess,
     temporal: str,

@@ -24,7 +24,7 @@ from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem, Split
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import meter
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 
 
 class NeighbourOptions(Options):
@@ -51,8 +51,8 @@ class Pooled:
 
 @stage(version=1, device=True)
 def find_neighbours(
-    work: Work, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
-) -> Made:
+    work: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
+) -> StageResult:
     access = FeatureAccess.open(work.workspace, work.path(features), (options.feature,))
     catalogue = Catalogue(work.path(videos), work.data)
     needed = [split for split in SPLITS if split == "train" or split in options.queries]
@@ -72,7 +72,7 @@ def find_neighbours(
     left_out = [problem for found in pooled.values() for problem in found.left_out]
     write_parquet(work.folder / "quarantine.parquet", problem_table(left_out))
     shutil.rmtree(work.folder / "blocks")
-    return Made(count, {"videos": count, "among": len(items.ids), "left_out": len(left_out)})
+    return StageResult(count, {"videos": count, "among": len(items.ids), "left_out": len(left_out)})
 
 
 def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> Pooled:
@@ -118,7 +118,7 @@ def _blocks(asked: dict[Split, Pooled]) -> Iterator[tuple[Split, int, int]]:
 
 
 def _find_blocks(
-    work: Work, options: NeighbourOptions, items: Pooled, asked: dict[Split, Pooled], facts: NeighbourFacts
+    work: StageContext, options: NeighbourOptions, items: Pooled, asked: dict[Split, Pooled], facts: NeighbourFacts
 ) -> None:
     """Write the blocks that are not there yet."""
     missing = [block for block in _blocks(asked) if read_block(block_path(work.folder, *block), facts) is None]

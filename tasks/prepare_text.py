@@ -25,20 +25,20 @@ from storage.text.tables import (
 )
 from storage.text.vocabulary import TextOptions
 from storage.workspace import Workspace
-from tasks.framework.stage import Foresight, Made, Work, stage
+from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 
 VERSION = 2  # 2: with document frequencies, references as token ids and caption weights
 
 
-def _foresee(workspace: Workspace, data: Path, options: TextOptions, captions: ArtifactRef) -> Foresight:
+def _key_inputs(workspace: Workspace, data: Path, options: TextOptions, captions: ArtifactRef) -> KeyInputs:
     """Every split's references depend on the vocabulary (training captions) and on that split's own captions. Document
     frequencies and caption weights are of the training split: they belong to its part."""
     base = digest(VERSION, options.model_dump(mode="json"), captions.parts["captions/train"])
-    return Foresight(parts={split: digest(base, captions.parts[f"captions/{split}"]) for split in SPLITS})
+    return KeyInputs(parts={split: digest(base, captions.parts[f"captions/{split}"]) for split in SPLITS})
 
 
-@stage(version=VERSION, foresee=_foresee)
-def prepare_text(work: Work, options: TextOptions, captions: ArtifactRef) -> Made:
+@stage(version=VERSION, key_inputs=_key_inputs)
+def prepare_text(work: StageContext, options: TextOptions, captions: ArtifactRef) -> StageResult:
     rows = caption_rows(Catalogue(work.path(captions), work.data))
     vocabulary = write_references(work.folder, rows, options)
     if len(vocabulary) > MAX_WORDS:
@@ -48,7 +48,7 @@ def prepare_text(work: Work, options: TextOptions, captions: ArtifactRef) -> Mad
         )
     count, rows = len(rows), []
     _write_tables(work.folder)
-    return Made(count, {"captions": count, "words": len(vocabulary)})
+    return StageResult(count, {"captions": count, "words": len(vocabulary)})
 
 
 def caption_rows(catalogue: Catalogue, *splits: str) -> list[tuple[str, int, str, str]]:

@@ -17,21 +17,29 @@ from models.zoo import CaptionerOptions
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
 from storage.files.atomic import write_text
-from storage.neighbours import Neighbours, Twins, near_twins
+from storage.neighbours import NearDuplicates, Neighbours, near_duplicate_rows
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.runs import load_runs
 from storage.text.references import References
 from storage.workspace import read_done
-from tasks.evaluation.near_duplicates import caption_twins
+from tasks.evaluation.near_duplicates import captioned_duplicates
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.quarantine import gather_problems
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.reporting import description as report_words
-from tasks.reporting.attention_maps import Gaze, Places, boxes_beside, cells_of, find_gazes, looks_again, region_feature
+from tasks.reporting.attention_maps import (
+    AttentionMap,
+    Places,
+    boxes_beside,
+    cells_of,
+    find_attention_maps,
+    looks_again,
+    region_feature,
+)
 from tasks.reporting.curves import masking_curve, phase_points, run_curves
-from tasks.reporting.page import Clip, ReportPage, Score, StageLine, TwinClips
+from tasks.reporting.page import Clip, DuplicateClips, ReportPage, Score, StageLine
 from tasks.reporting.pictures import NONE, Pictures, take_pictures, write_pictures
 from tasks.reporting.published import BENCHMARKS
 from tasks.reporting.rendering import render_report
@@ -68,7 +76,7 @@ _ORDER = (
 # 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos
 @stage(version=3)
 def report(
-    work: Work,
+    work: StageContext,
     options: PageOptions,
     catalogue: ArtifactRef,
     text: ArtifactRef,
@@ -77,21 +85,21 @@ def report(
     captions: ArtifactRef,
     scores: ArtifactRef,
     **others: ArtifactRef,
-) -> Made:
+) -> StageResult:
     inputs = {"catalogue": catalogue, "text": text, **others, "features": features, "seeded": seeded}
     inputs |= {"captions": captions, "scores": scores}
     run = _Run(work, options, inputs)
     page = _page(run)
     write_pictures(work.folder, run.pictures)
     write_text(work.folder / "report.html", render_report(page))
-    return Made(len(page.clips), {"clips": len(page.clips)})
+    return StageResult(len(page.clips), {"clips": len(page.clips)})
 
 
 @dataclass(frozen=True)
 class _Run:
     """What a run left behind, opened as it is asked for."""
 
-    work: Work
+    work: StageContext
     options: PageOptions
     inputs: Mapping[str, ArtifactRef]
 
@@ -163,8 +171,8 @@ def _page(run: _Run) -> ReportPage:
         masking=masking_curve(figures),
         clips=list(clips.values()),
         not_shown=not_shown,
-        twins=_twins(run, clips),
-        training_twins=_training_twins(run),
+        twins=_near_duplicates(run, clips),
+        training_duplicates=_training_duplicates(run),
         problems=[(p.item, p.kind, p.reason, p.where) for p in problems],
         stages=_stage_lines(run),
         recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
@@ -196,10 +204,10 @@ def _clips(run: _Run) -> tuple[dict[str, Clip], list[str]]:
     """video id -> its clip, and what could not be shown."""
     split = run.figures["split"]
     references, words = run.references.texts(split), _words_found(run)
-    gazes, not_shown = _gazes(run)
+    gazes, not_shown = _attention_maps(run)
     clips = {}
     for row in run.rows:
-        pictures, gaze = run.pictures.get(row.video_id, NONE), gazes.get(row.video_id, Gaze())
+        pictures, gaze = run.pictures.get(row.video_id, NONE), gazes.get(row.video_id, AttentionMap())
         clips[row.video_id] = Clip(
             video_id=row.video_id,
             split=split,
@@ -223,14 +231,14 @@ def clip_scores(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: 100 * scores[name] for name in ("CIDEr", "BLEU-4", "ROUGE-L") if name in scores}
 
 
-def _gazes(run: _Run) -> tuple[dict[str, Gaze], list[str]]:
+def _attention_maps(run: _Run) -> tuple[dict[str, AttentionMap], list[str]]:
     if not run.rows:
         return {}, []
     vocabulary, device, net = run.references.vocabulary, run.work.runtime.torch_device(), None
     if looks_again(run.captioner):
         net = load_captioner(run.checkpoint, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
     places, not_shown = _places(run)
-    return find_gazes(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
+    return find_attention_maps(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
 
 
 def _places(run: _Run) -> tuple[Places | None, list[str]]:
@@ -276,25 +284,25 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
-def _twins(run: _Run, clips: Mapping[str, Clip]) -> list[TwinClips]:
+def _near_duplicates(run: _Run, clips: Mapping[str, Clip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
     access = FeatureAccess.open(run.work.workspace, run.work.path(run.inputs["features"]), (feature,))
     references = run.references.sentences(run.figures["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
     device = run.work.runtime.torch_device()
-    pairs = caption_twins(access, feature, captions, references, run.options.shown.twins, device)
-    return [TwinClips(clips[p.first], clips[p.second], p.distance, p.verdict) for p in pairs]
+    pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.twins, device)
+    return [DuplicateClips(clips[p.first], clips[p.second], p.distance, p.verdict) for p in pairs]
 
 
-def _training_twins(run: _Run) -> list[tuple[str, Twins]]:
+def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
     """(split, pair) of the videos closest to training videos, where the recipe looks for nearest neighbours."""
     if "neighbours" not in run.inputs:
         return []
     table = Neighbours.open(run.work.path(run.inputs["neighbours"]))
     captions = {id: told for split in SPLITS for id, told in run.references.texts(split).items()}
     most = run.options.shown.twins
-    return [(split, pair) for split in SPLITS for pair in near_twins(table, captions, most, split)]
+    return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
 
 
 def _stage_lines(run: _Run) -> Sequence[StageLine]:

@@ -15,7 +15,7 @@ from storage.media.frame_sampling import Sampling, choose_frames
 from storage.options import Options
 from storage.records import ArtifactRef, Problem
 from tasks.extraction.frames import probes_of
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 
 _SCHEMA = pa.schema(
     [
@@ -35,7 +35,7 @@ class SamplingOptions(Options):
 
 
 @stage(version=1)
-def sample_frames(work: Work, options: SamplingOptions, videos: ArtifactRef) -> Made:
+def sample_frames(work: StageContext, options: SamplingOptions, videos: ArtifactRef) -> StageResult:
     catalogue = Catalogue(work.path(videos), work.data)
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
@@ -53,7 +53,7 @@ def sample_frames(work: Work, options: SamplingOptions, videos: ArtifactRef) -> 
         rows.append(row | {"frames": chosen.ravel().tolist(), "pts": middle.tolist()})
     write_parquet(work.folder / "plan.parquet", pa.Table.from_pylist(rows, _SCHEMA))
     write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
-    return Made(len(rows), {"videos": len(rows), "quarantined": len(problems)})
+    return StageResult(len(rows), {"videos": len(rows), "quarantined": len(problems)})
 
 
 def read_plan(folder: Path) -> set[str]:

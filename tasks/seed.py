@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from models.captioner import Captioner
 from models.captioners.recnet.captioner import RecNetOptions
-from models.captioners.recnet.reconstruction_loss import Reconstruction
+from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.captioners.vre.captioner import VreCaptioner, VreOptions
 from models.captioners.vre.key_frame_loss import RefocusLoss, RewardMemory, StepLoss
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
@@ -27,13 +27,13 @@ from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_weights
 from tasks.training.batches import CaptionBatches
 from tasks.training.distributed import trained_together
 from tasks.training.state import resume
-from tasks.training.trainer import Judgement, Training, finish_training
+from tasks.training.trainer import Training, ValidationResult, finish_training
 
 
 class SeedingOptions(FitOptions):
@@ -131,14 +131,14 @@ class SeedOptions(Options):
 @stage(version=3, device=True)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
 @trained_together("seeding")
 def seed(
-    work: Work,
+    work: StageContext,
     options: SeedOptions,
     features: ArtifactRef,
     text_train: ArtifactRef,
     text_val: ArtifactRef,
     weights: ArtifactRef | None = None,
     **parts: ArtifactRef,
-) -> Made:
+) -> StageResult:
     device, how = work.runtime.torch_device(), options.seeding
     references = References(work.path(text_train))
     access = FeatureAccess.for_captioner(work.workspace, work.path(features), options.captioner)
@@ -180,9 +180,9 @@ def seed(
             )
         objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
 
-    def judge() -> Judgement:
+    def judge() -> ValidationResult:
         cider = validation_cider(captioner, access, references, validation, options.max_words, device)
-        return Judgement(cider, {"val_cider": cider})
+        return ValidationResult(cider, {"val_cider": cider})
 
     training = Training(
         label="seeding",
@@ -201,7 +201,7 @@ def seed(
     )
     trained = finish_training(work, training, found)
     epochs, best = len(trained.history), trained.best
-    return Made(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
+    return StageResult(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
 
 
 def _objective(options: SeedOptions) -> Objective:
@@ -219,7 +219,7 @@ class ReconstructionPhases:
     def __init__(self, alone: Objective, options: SeedOptions):
         assert isinstance(options.captioner, RecNetOptions)
         how = options.seeding
-        rebuild = Reconstruction(options.captioner.loss, how.sampling)
+        rebuild = ReconstructionLoss(options.captioner.loss, how.sampling)
         self.alone, self.both = alone, Objective(**alone.terms, rebuild=(how.reconstruction, rebuild))
         self.first_of_both = options.first_whole_epoch
 

@@ -21,10 +21,10 @@ from storage.records import ArtifactRef
 from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.training.batches import CaptionBatches, pad
 from tasks.training.state import resume
-from tasks.training.trainer import Judgement, Training, finish_training
+from tasks.training.trainer import Training, ValidationResult, finish_training
 
 
 class EmbeddingTraining(FitOptions):
@@ -62,13 +62,13 @@ _BATCH = 256  # videos or captions that are embedded at a time
 
 @stage(version=2, device=True)  # 2: easy epochs
 def train_embedding(
-    work: Work,
+    work: StageContext,
     options: EmbeddingOptions,
     features: ArtifactRef,
     text_train: ArtifactRef,
     text_val: ArtifactRef,
     **parts: ArtifactRef,
-) -> Made:
+) -> StageResult:
     device, how = work.runtime.torch_device(), options.training
     references = References(work.path(text_train))
     access = FeatureAccess.open(work.workspace, work.path(features), options.net.features)
@@ -86,9 +86,9 @@ def train_embedding(
     net = VisualSemantic(options.net, access.sizes, len(references.vocabulary))
     batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, how.captions, how.seed)
 
-    def judge() -> Judgement:
+    def judge() -> ValidationResult:
         found = retrieval(net, access, validation, device)
-        return Judgement(sum(found.values()), {"val": found})
+        return ValidationResult(sum(found.values()), {"val": found})
 
     training = Training(
         label="learning which caption is whose",
@@ -119,7 +119,7 @@ def train_embedding(
             "all lay in one point; more embedding.training.easy_epochs or a lower learning_rate may help"
         )
         console.print(f"  {summary['warning']}", highlight=False, markup=False)
-    return Made(len(history), summary)
+    return StageResult(len(history), summary)
 
 
 def tells_nothing_apart(loss: float, margin: float) -> bool:

@@ -27,7 +27,7 @@ from storage.records import ArtifactRef
 from storage.text.references import References
 from tasks.extraction.frames import read_frames
 from tasks.framework.progress import meter
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.training.state import model_only, resume, to_checkpoint, train
 
 
@@ -79,7 +79,9 @@ def _stretched(clip: np.ndarray, positions: int) -> np.ndarray:
 
 
 @stage(version=1, device=True)
-def train_tagger(work: Work, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef) -> Made:
+def train_tagger(
+    work: StageContext, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef
+) -> StageResult:
     references = References(work.path(text))
     words = references.tag_words[: options.net.words]
     captions = {id: [sentence.split() for sentence in rows] for id, rows in references.sentences("train").items()}
@@ -114,7 +116,7 @@ def train_tagger(work: Work, options: TrainTaggerOptions, videos: ArtifactRef, t
     final.save(work.folder / "tagger.safetensors")
     write_jsonl(work.folder / "curves.jsonl", history)
     (work.folder / "last.safetensors").unlink()
-    return Made(len(ids), {"words": len(words), "videos": len(ids), "loss": history[-1]["loss"]})
+    return StageResult(len(ids), {"words": len(words), "videos": len(ids), "loss": history[-1]["loss"]})
 
 
 def tag_targets(captions: list[list[str]], words: list[str]) -> list[float]:
@@ -123,7 +125,7 @@ def tag_targets(captions: list[list[str]], words: list[str]) -> list[float]:
 
 
 def _load(
-    work: Work, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
+    work: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
 ) -> tuple[list[str], list[np.ndarray]]:
     """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
     fit = Fit(size=(options.net.size, options.net.size))

@@ -26,7 +26,7 @@ from storage.records import ArtifactRef
 from storage.text.references import EOS_COUNTS, split_key, tokenise
 from storage.text.tables import Origin, caption_id, write_weight_table
 from tasks.framework.progress import meter
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import caption_rows
 
 _BLOCK = 1000  # captions, some seconds of Java: what a kill can cost; never changes the result
@@ -43,7 +43,7 @@ class WeighingOptions(Options):
 
 
 @stage(version=1)
-def weigh_captions(work: Work, options: WeighingOptions, captions: ArtifactRef) -> Made:
+def weigh_captions(work: StageContext, options: WeighingOptions, captions: ArtifactRef) -> StageResult:
     found = caption_rows(Catalogue(work.path(captions), work.data), "train")
     ids, ns, words = [row[0] for row in found], [row[1] for row in found], tokenise(row[3] for row in found)
     origin = Origin(None, split_key(ids, ns, words), EOS_COUNTS)
@@ -55,7 +55,7 @@ def weigh_captions(work: Work, options: WeighingOptions, captions: ArtifactRef) 
     write_weight_table(work.folder / "weights.parquet", names, {"meteor": weights}, origin)
     for path in work.folder.glob("block-*.npy"):
         path.unlink()
-    return Made(len(rows), {"captions": len(rows), "alone": int(np.isnan(weights).sum())})
+    return StageResult(len(rows), {"captions": len(rows), "alone": int(np.isnan(weights).sum())})
 
 
 def _weights(folder: Path, rows: list[Row]) -> Iterator[NDArray[np.float64]]:

@@ -15,7 +15,7 @@ from storage.datasets.demo import DemoOptions, draw_world
 from storage.records import ArtifactRef
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job, Stage
+from tasks.framework.stage import Stage, StageRun
 
 TINY_WORLD = DemoOptions(seed=1, train=10, val=4, test=4, size=48, captions=4)
 
@@ -34,10 +34,10 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def alone(workspace: Workspace) -> Callable[..., Job]:
+def alone(workspace: Workspace) -> Callable[..., StageRun]:
     """alone(stage, options, data, **inputs) carries a stage out by itself and gives its job; decoding stays in process."""
 
-    def carry_out(stage: Stage, options: Any, data: Path, force: bool = False, **inputs: ArtifactRef) -> Job:
+    def carry_out(stage: Stage, options: Any, data: Path, force: bool = False, **inputs: ArtifactRef) -> StageRun:
         job = stage.job(workspace, data, Runtime(decoders=0, device="cpu"), options, inputs)
         job.carry_out(force)
         return job
@@ -55,7 +55,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def toy(alone: Callable[..., Job], world: Path) -> Any:
+def toy(alone: Callable[..., StageRun], world: Path) -> Any:
     """The pipeline's stages on the tiny world, one by one."""
     from tests.tasks.toy_run import ToyRun
 

@@ -20,7 +20,7 @@ from flows.cli.options import (
 )
 from flows.cli.printing import err, out
 from storage.datasets.user_files import gather_files
-from storage.errors import UsageError, explained
+from storage.errors import UsageError, wrap_os_errors
 from storage.files.atomic import write_text
 from storage.records import Problem
 from storage.text.caption_formats import RENDERERS, SUBTITLES, CaptionLine, Format, as_row
@@ -133,7 +133,7 @@ def _names(files: Sequence[str], format: Format) -> dict[str, str]:
 
 
 def _save(path: Path, text: str) -> None:
-    with explained(path):
+    with wrap_os_errors(path):
         write_text(path, text)
     err.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
 

@@ -12,7 +12,7 @@ from storage.media.shots import ShotOptions
 from storage.text.caption_formats import as_row
 from tasks.framework.lost_console import outlive_console
 from tasks.framework.prefect_task import run_stage
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.inference.user_files import WindowOptions
 
 
@@ -42,5 +42,5 @@ def caption_flow(
     return {"captions": [as_row(line) for line in lines_of(found, n_best)], "problems": problems}
 
 
-def _carry(job: Job) -> bool:
+def _carry(job: StageRun) -> bool:
     return run_stage(job, job.label, force=False)[1]

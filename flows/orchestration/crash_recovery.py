@@ -41,7 +41,7 @@ def noted_runs(home: Path) -> Iterator[Callable[..., None]]:
             path.unlink(missing_ok=True)
 
 
-def bury(home: Path) -> list[UUID]:
+def mark_crashed(home: Path) -> list[UUID]:
     """Set the runs of processes that are gone to Crashed, with their tasks; the runs that were."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound

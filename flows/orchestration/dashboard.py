@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from storage.errors import LongtakeError, UsageError, explained
+from storage.errors import LongtakeError, UsageError, wrap_os_errors
 from storage.files.atomic import write_json
 
 _START_SECONDS = 600.0  # it answers within seconds, but on a machine with twenty times its work to do it took minutes
@@ -33,7 +33,7 @@ def dashboard(home: Path, port: int) -> Iterator[str]:
     environment.pop("PREFECT_API_URL", None)
     command = [sys.executable, "-m", "prefect", "server", "start"]
     note, log = home / _NOTE, home / "longtake-dashboard.log"
-    with explained(home):
+    with wrap_os_errors(home):
         home.mkdir(parents=True, exist_ok=True)
         file = log.open("wb")
     with file:

@@ -27,7 +27,7 @@ from storage.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Offer:
+class DeploymentSpec:
     """One deployment: where its flow is, and what starts it besides a person."""
 
     flow: str
@@ -44,28 +44,28 @@ class Offer:
         return found
 
 
-OFFERS: dict[str, Offer] = {
-    "pipeline": Offer(
+DEPLOYMENTS: dict[str, DeploymentSpec] = {
+    "pipeline": DeploymentSpec(
         "flows.orchestration.flows.pipeline_flow",
         "Everything from a folder of videos and captions to a scored captioner and its report.",
     ),
-    "refresh": Offer(
+    "refresh": DeploymentSpec(
         "flows.orchestration.flows.refresh_flow",
         "Looks at the data folder; extracts what is new or changed, drops what is gone, and tells of it.",
         listens_to=SOURCE_CHANGED,
         scheduled=True,
     ),
-    "train": Offer(
+    "train": DeploymentSpec(
         "flows.orchestration.flows.train_flow",
         "Up to the trained captioner. Starts by itself when a refresh says that enough has changed.",
         listens_to=DATASET_CHANGED,
         only_if=((ENOUGH, "yes"),),
     ),
-    "evaluate": Offer(
+    "evaluate": DeploymentSpec(
         "flows.orchestration.flows.evaluate_flow",
         "Scores the captioner, writes the report, and shows the scores beside those of the last run.",
     ),
-    "caption": Offer(
+    "caption": DeploymentSpec(
         "flows.orchestration.caption_flow.caption_flow",
         "Captions videos and images that the worker can see, by a captioner that is trained.",
     ),
@@ -88,7 +88,7 @@ def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = ""
     with get_client(sync_client=True) as client:
         _ensure_pool(client, pool, pool_type)
     done = []
-    for name in OFFERS:
+    for name in DEPLOYMENTS:
         deployment = deployment_of(name, target, pool, cron, timezone)
         deployment.apply(work_pool_name=pool)
         done.append(deployment.full_name)
@@ -97,7 +97,7 @@ def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = ""
 
 def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone: str = "UTC") -> RunnerDeployment:
     """An offer as Prefect's definition of a deployment; nothing is registered yet."""
-    offer = OFFERS[name]
+    offer = DEPLOYMENTS[name]
     flow = offer.load()
     known = flow.parameters.properties
     deployment = flow.to_deployment(
@@ -114,7 +114,7 @@ def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone
     return cast(RunnerDeployment, deployment)
 
 
-def _trigger(name: str, offer: Offer, target: Target) -> DeploymentEventTrigger:
+def _trigger(name: str, offer: DeploymentSpec, target: Target) -> DeploymentEventTrigger:
     """One run for each event about this data set in this workspace, as this recipe uses it."""
     about = resource(target.dataset, target.recipe, str(target.parameters["workspace"]))
     # Whoever tells of new files knows the data set, not the recipes that use it.

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from flows.orchestration.crash_recovery import HEARTBEAT, bury
+from flows.orchestration.crash_recovery import HEARTBEAT, mark_crashed
 from flows.orchestration.process_lifetime import ends_with_us
-from storage.errors import LongtakeError, explained
+from storage.errors import LongtakeError, wrap_os_errors
 from storage.files.atomic import write_json
 from tasks.framework.progress import console
 
@@ -63,7 +63,7 @@ def started() -> Iterator[None]:
             yield
         return
     notes = home / "longtake-servers"
-    with explained(home):
+    with wrap_os_errors(home):
         notes.mkdir(parents=True, exist_ok=True)
         lock = (home / "longtake-start.lock").open("a")
     with ExitStack() as held:
@@ -86,7 +86,7 @@ def started() -> Iterator[None]:
 
 
 def _tell_of_crashes(home: Path) -> None:
-    if found := bury(home):
+    if found := mark_crashed(home):
         several = f"{len(found)} earlier runs were" if len(found) > 1 else "an earlier run was"
         console.print(f"[dim]{several} killed: Prefect's history now says so[/]")
 

@@ -15,7 +15,7 @@ from flows.demo import placed_recipe
 from flows.execute import Outcome, run_plan, title_of
 from flows.pipeline import STAGES, plan_pipeline, trained_stage
 from flows.plan import Plan
-from flows.refresh import Refreshed, look_for_news, refresh
+from flows.refresh import Refreshed, find_changes, refresh
 from storage.workspace import Workspace
 from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.lost_console import outlive_console
@@ -127,7 +127,7 @@ def refresh_flow(
     space = Workspace.open(workspace)
     placed = placed_recipe(space, recipe, settings or [], data, kind)
     fetch_weights(placed.features.values())
-    return refresh(look_for_news(placed, space), retrain_after)
+    return refresh(find_changes(placed, space), retrain_after)
 
 
 @flow(name="sweep", validate_parameters=False, description="Variants of a recipe with several seeds each.")

@@ -21,7 +21,7 @@ from storage.datasets.folder import FolderOptions, read_folder
 from storage.datasets.msrvtt import FILES as MSRVTT_FILES
 from storage.datasets.msrvtt import MsrvttOptions, read_msrvtt
 from storage.datasets.msvd import SENTENCES, MsvdOptions, find_corpora, read_msvd
-from storage.datasets.user_files import LooseOptions, read_loose
+from storage.datasets.user_files import UserFilesOptions, read_user_files
 from storage.errors import BadInput
 
 __all__ = [
@@ -32,9 +32,9 @@ __all__ = [
     "DatasetOptions",
     "DemoOptions",
     "FolderOptions",
-    "LooseOptions",
     "MsrvttOptions",
     "MsvdOptions",
+    "UserFilesOptions",
     "detect_kind",
     "find_videos",
     "read_dataset",
@@ -62,11 +62,11 @@ _MARKS: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_dataset(options: DatasetOptions | LooseOptions, root: Path) -> Dataset:
+def read_dataset(options: DatasetOptions | UserFilesOptions, root: Path) -> Dataset:
     """The data set in `root`, read by the reader of its kind."""
     with _collector_paused():
-        if isinstance(options, LooseOptions):  # no recipe can name it
-            return read_loose(options, root)
+        if isinstance(options, UserFilesOptions):  # no recipe can name it
+            return read_user_files(options, root)
         return READERS[options.kind](options, root)
 
 

@@ -30,7 +30,7 @@ from storage.datasets.dataset import Dataset, DatasetName
 from storage.datasets.demo_draw import SOUND_RATE, draw_frames, draw_sound
 from storage.datasets.demo_scene import DETAIL_SHARE, Clip, plan_world
 from storage.datasets.folder import FolderOptions, read_folder
-from storage.errors import BadInput, explained
+from storage.errors import BadInput, wrap_os_errors
 from storage.files.atomic import TEMP_MARK, sync_folder, write_bytes, write_json, write_jsonl
 from storage.options import Options
 from storage.records import Split
@@ -110,7 +110,7 @@ def draw_world(
     world = _describe(options)
     if _is_finished(root, world):
         return False
-    with explained(root):
+    with wrap_os_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         with _alone(root):
             if _is_finished(root, world):

@@ -14,12 +14,12 @@ from storage.datasets.dataset import Dataset, DatasetName, scan
 from storage.options import Options
 from storage.records import Problem, VideoRecord, check_video_id
 
-LOOSE = "loose"
+USER_FILES = "loose"
 ROOT = Path("/")
 """loose files lie anywhere, so their sources are below the root of the file system"""
 
 
-class LooseClip(Options):
+class UserClip(Options):
     """One file, or a part of one."""
 
     id: str
@@ -28,23 +28,23 @@ class LooseClip(Options):
     segment: tuple[float, float] | None = None
 
 
-class LooseOptions(Options):
+class UserFilesOptions(Options):
     """Clips to be captioned."""
 
     kind: Literal["loose"] = "loose"
-    name: DatasetName = LOOSE
-    clips: tuple[LooseClip, ...]
+    name: DatasetName = USER_FILES
+    clips: tuple[UserClip, ...]
 
 
-def read_loose(options: LooseOptions, root: Path) -> Dataset:
+def read_user_files(options: UserFilesOptions, root: Path) -> Dataset:
     videos = tuple(VideoRecord(check_video_id(clip.id), clip.source, "test", clip.segment) for clip in options.clips)
     return Dataset(options.name, root, videos, (), (), ())
 
 
-def clip_of(content: str, path: Path, segment: tuple[float, float] | None = None) -> LooseClip:
+def clip_of(content: str, path: Path, segment: tuple[float, float] | None = None) -> UserClip:
     """The clip of a file whose bytes have this hash."""
     id = content if segment is None else f"{content}-{round(1000 * segment[0])}-{round(1000 * segment[1])}"
-    return LooseClip(id=id, source=source_of(path), segment=segment)
+    return UserClip(id=id, source=source_of(path), segment=segment)
 
 
 def source_of(path: Path) -> str:

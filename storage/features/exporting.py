@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import BadInput, StorageError, UnsafeId, UsageError, explained
+from storage.errors import BadInput, StorageError, UnsafeId, UsageError, wrap_os_errors
 from storage.features.import_sources import EXPORT_ATTRIBUTE, EXPORT_NOTE, EXPORT_ROWS, UNREADABLE
 from storage.features.maintenance import Progress
 from storage.features.segments import INDEX_SCHEMA, Row
@@ -69,7 +69,7 @@ def export_features(
             if ids
             else f"'{store.name}' in {store.path} has no rows to export; run 'longtake run' first"
         )
-    with explained(path):
+    with wrap_os_errors(path):
         written, already = _FORMS[form](rows, path, overwrite, progress)
     return ExportReport(path, written, already, tuple(rows.problems))
 

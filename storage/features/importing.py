@@ -19,7 +19,7 @@ import numpy as np
 import zarr
 from zarr.storage import LocalStore
 
-from storage.errors import BadInput, Mismatch, UnsafeId, explained
+from storage.errors import BadInput, Mismatch, UnsafeId, wrap_os_errors
 from storage.features.import_sources import UNREADABLE, Entry, Source, open_source
 from storage.features.maintenance import Progress
 from storage.features.segments import row_crc32
@@ -202,7 +202,7 @@ def _record(store: FeatureStore, form: str, source: str, source_hash: str, tail:
         "rows": rows,
         "time": now.isoformat(timespec="seconds"),
     }
-    with explained(root):
+    with wrap_os_errors(root):
         if not (root / "zarr.json").exists():
             zarr.create_group(store=LocalStore(root), zarr_format=3)
         folder = root / f"{now:%Y%m%dT%H%M%S%f}-{source_hash[:16]}"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from storage.errors import PassingFailure, StorageError, UsageError
+from storage.errors import StorageError, TransientError, UsageError
 from storage.files.sanitising import has_login, without_login
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Objects:
         except (BaseError, OSError) as error:
             # Anything but a clear answer: the store or the way to it, which may be there again in a while.
             unclear = isinstance(error, GenericError) and not _REFUSED.search(str(error))
-            kind = PassingFailure if unclear else StorageError
+            kind = TransientError if unclear else StorageError
             # `from None`: what the store answered may repeat what it was sent, keys included, and tracebacks go into logs
             raise kind(
                 f"cannot read or write {self.url}: {_reason(error)}; check the bucket's name, AWS_ACCESS_KEY_ID, "

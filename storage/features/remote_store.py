@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.errors import Mismatch, StorageError, explained
+from storage.errors import Mismatch, StorageError, wrap_os_errors
 from storage.features.maintenance import Compaction, Progress, Rows, index_rows, superseded
 from storage.features.object_store import Listed, Objects
 from storage.features.reader import SegmentGoneError
@@ -83,7 +83,7 @@ class Mirror:
         group = self._objects.get(f"{self._name}/{_GROUP}")
         if group is None:
             return Transfer()
-        with explained(self.local):
+        with wrap_os_errors(self.local):
             if not (self.local / _GROUP).exists():
                 write_bytes(self.local / _GROUP, group)
             self._require_same(group)

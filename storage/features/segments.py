@@ -30,7 +30,7 @@ import pyarrow as pa
 import zarr
 from zarr.storage import LocalStore
 
-from storage.errors import explained
+from storage.errors import wrap_os_errors
 from storage.files.atomic import sync_file, sync_folder, write_parquet
 
 CHUNK_BYTES = 12_000_000
@@ -88,7 +88,7 @@ def is_segment_name(name: str) -> bool:
 
 def write_segment(store: Path, rows: Sequence[Row], tail: tuple[int, ...], dtype: np.dtype) -> Path:
     """Publish rows as one new segment and give its folder. Arrays first, fsync, then the index."""
-    with explained(store):
+    with wrap_os_errors(store):
         segment, stamp = _new_segment(store)
         published = False
         try:

@@ -20,7 +20,7 @@ import zarr
 from zarr.errors import ContainsGroupError
 from zarr.storage import LocalStore
 
-from storage.errors import Mismatch, MissingFeatures, StorageError, explained
+from storage.errors import Mismatch, MissingFeatures, StorageError, wrap_os_errors
 from storage.features import maintenance
 from storage.features.maintenance import Compaction, Progress
 from storage.features.reader import Segment, SegmentGoneError
@@ -60,7 +60,7 @@ class FeatureStore:
         if not isinstance(provenance.get("extractor_key"), str):
             raise ValueError("provenance needs an 'extractor_key'")
         declared = {"format": FORMAT, "tail": None if tail is None else list(tail), "dtype": dtype}
-        with explained(path):
+        with wrap_os_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             if not (path / "zarr.json").exists():
                 try:
@@ -134,7 +134,7 @@ class FeatureStore:
         published: Published | None = None,
     ) -> SegmentWriter:
         """A writer to use in a `with` block; see SegmentWriter."""
-        with explained(self.path):
+        with wrap_os_errors(self.path):
             return SegmentWriter(self.path, self.tail, self.dtype, publish_bytes, publish_seconds, published)
 
     def verify(self, progress: Progress | None = None) -> list[Problem]:
@@ -143,7 +143,7 @@ class FeatureStore:
 
     def drop_bad(self) -> int:
         """Take every row out that `verify` finds bad, so that the next run makes it again -> how many rows or segments."""
-        with explained(self.path):
+        with wrap_os_errors(self.path):
             unreadable = maintenance.retire_unreadable(self.path)
             return unreadable + maintenance.compact(self.view(), self.dtype, None, check=True).bad
 
@@ -151,7 +151,7 @@ class FeatureStore:
         """Merge small segments and drop dead rows; with `keep` (id -> key) also every row it does not name.
 
         Worth calling after an extraction: writers only merge what is their own. Views that are open keep working."""
-        with explained(self.path):
+        with wrap_os_errors(self.path):
             return maintenance.compact(self.view(), self.dtype, keep)
 
     def digest(self) -> str:

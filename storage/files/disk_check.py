@@ -8,13 +8,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.errors import PassingFailure, may_pass
+from storage.errors import TransientError, may_pass
 
 _BLOCK = 16 * 2**20
 
 
 def read_through(path: Path) -> Iterator[None]:
-    """Read a file to its end, a block a step. PassingFailure if its disk or network fails; whatever else is wrong with it
+    """Read a file to its end, a block a step. TransientError if its disk or network fails; whatever else is wrong with it
     is the file's own fault and for a decoder to tell."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -29,8 +29,8 @@ def read_through(path: Path) -> Iterator[None]:
         return
 
 
-def unreadable(path: Path, error: OSError) -> PassingFailure:
-    return PassingFailure(
+def unreadable(path: Path, error: OSError) -> TransientError:
+    return TransientError(
         f"cannot read {path}: {error.strerror or error}; check the disk or network that it lies on, then run the same "
         "command. If this file alone stays unreadable, take it out of the folder"
     )

@@ -51,7 +51,7 @@ class Probed:
     bad_reason: str = ""
 
 
-class Ledger:
+class FileCache:
     """Fingerprints, probes and failures of one workspace. Safe for several processes at once."""
 
     def __init__(self, path: Path):
@@ -74,7 +74,7 @@ class Ledger:
     def fingerprint(
         self, root: Path, sources: Iterable[str], progress: Callable[[int, int], None] | None = None
     ) -> dict[str, str | None]:
-        """Content hash of every source below root (None: not readable). Unchanged files cost a stat each. PassingFailure if a
+        """Content hash of every source below root (None: not readable). Unchanged files cost a stat each. TransientError if a
         disk or network fails: a file that cannot be read for a moment must not look like one that is gone."""
         with self._open() as db:
             rows = db.execute("select source, size, mtime, inode, key from files where root = ?", (str(root),))

@@ -10,7 +10,7 @@ from storage.errors import BadInput
 from storage.files.hashing import digest_rows
 
 
-def glance(root: Path) -> str:
+def folder_fingerprint(root: Path) -> str:
     """Names, sizes, times and inodes of all files below a folder, as one hash: a stat a file. Links to folders are not
     followed, so a link to its own parent ends."""
     if not root.is_dir():

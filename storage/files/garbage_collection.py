@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
-from storage.datasets.user_files import LOOSE
-from storage.errors import explained
+from storage.datasets.user_files import USER_FILES
+from storage.errors import wrap_os_errors
 from storage.files.atomic import TEMP_MARK
 from storage.runs import latest_runs
 from storage.workspace import Workspace
@@ -35,7 +35,7 @@ def find_garbage(workspace: Workspace, keep: int = 1) -> list[Garbage]:
     runs = latest_runs(workspace, keep)
     kept_results = {(stage, key) for run in runs for stage, key in run.stages.values()}
     kept_stores = {store for run in runs for store in run.stores}
-    kept_stores |= {f"{LOOSE}/{Path(store).name}" for store in kept_stores}
+    kept_stores |= {f"{USER_FILES}/{Path(store).name}" for store in kept_stores}
     found = []
     artifacts = workspace.root / "artifacts"
     for folder in sorted(artifacts.glob("*/*")):
@@ -68,7 +68,7 @@ def collect(workspace: Workspace, garbage: list[Garbage]) -> None:
     for item in garbage:
         if _is_result(workspace, item.path) and workspace.locked(lock_name(item.path.parent.name, item.path.name)):
             continue
-        with explained(item.path):
+        with wrap_os_errors(item.path):
             if item.path.is_dir():
                 (item.path / "done.json").unlink(missing_ok=True)  # first: nothing half-removed may look done
                 shutil.rmtree(item.path)

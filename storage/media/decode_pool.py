@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from storage.errors import BadMedia, PassingFailure, StorageError
+from storage.errors import BadMedia, StorageError, TransientError
 from storage.files.disk_check import read_through
 from storage.media.decode_worker import START_SECONDS, Said, Worker
 
@@ -149,7 +149,7 @@ class DecodePool:
         except TimeoutError:
             worker.kill()
             if not begun:  # no fault of the video's
-                raise PassingFailure(
+                raise TransientError(
                     f"a decoder process did not begin within {START_SECONDS:g} s; the machine is too busy: run the same command"
                 ) from None
             return BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
@@ -168,7 +168,7 @@ class DecodePool:
         path = job if isinstance(job, Path) else getattr(job, "path", None)
         if path is None or self._attempt(read_through, path, lambda _: True) is None:
             return
-        raise PassingFailure(
+        raise TransientError(
             f"cannot read {path}: no answer within {self.timeout:g} s; check the disk or network that it lies on, then run "
             "the same command"
         )
@@ -179,7 +179,7 @@ class DecodePool:
         except queue.Empty:
             pass
         for _ in range(STARTS - 1):
-            with suppress(PassingFailure):
+            with suppress(TransientError):
                 return self._start()
         return self._start()
 

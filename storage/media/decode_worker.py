@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from storage.errors import BadMedia, PassingFailure, StorageError
+from storage.errors import BadMedia, StorageError, TransientError
 
 MEMORY = 6 * 2**30
 """Bytes of address space for a decoder: a file of a few kB can claim frames without end."""
@@ -73,7 +73,7 @@ class Worker:
                 return
         except (EOFError, OSError):
             if (how := self.how_it_ended()).startswith("SIG"):
-                raise PassingFailure(
+                raise TransientError(
                     f"a decoder process was ended by {how} as it started, for want of memory perhaps; run the same command"
                 ) from None
         self.kill()

@@ -1,8 +1,8 @@
 """What extractors look at: frames chosen by a sampling and fitted for a net, or the sound, streamed piece by piece.
 
 One pass over a video serves all its looks, and only what the nets see is kept, so memory does not grow with the video.
-A stream is pieces in the order of their positions for each look, and at last `End`. Should the frames turn out to be others
-than the probe counted, `StartOver` takes back all that came before; a look that cannot be had is `Missed`."""
+A stream is pieces in the order of their positions for each look, and at last `EndOfStream`. Should the frames turn out to be
+others than the probe counted, `Restart` takes back all that came before; a look that cannot be had is `Failed`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WHOLE = Fit()
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FrameRequest:
     """Frames: which ones, and how they are made ready."""
 
     sampling: Sampling
@@ -39,12 +39,12 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class AudioRequest:
     """The sound, as log-mel patches."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """Some items of a look, in order: (p, M, H, W, 3) uint8 frames or (p, 96, 64) float32 patches; pts (p,) seconds of
     their middles; indices (p, M) frame numbers, none for sound."""
 
@@ -55,14 +55,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class StartOver:
+class Restart:
     """The pieces of these looks so far are void; they come again."""
 
     looks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class Failed:
     """These looks cannot be had; whatever came of them is void."""
 
     looks: tuple[str, ...]
@@ -70,26 +70,26 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Heartbeat:
     """Nothing new, but frames are being decoded: this is no hang."""
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndOfStream:
     """All has come that will."""
 
     damaged: bool
 
 
-Event = Piece | StartOver | Missed | Tick | End
+Event = Chunk | Restart | Failed | Heartbeat | EndOfStream
 
 
 @dataclass(frozen=True, slots=True)
-class LookJob:
+class DecodeJob:
     """One video and the looks wanted of it: what a decoder process is given."""
 
     path: Path
-    looks: Mapping[str, Look | Listen]
+    looks: Mapping[str, FrameRequest | AudioRequest]
     segment: tuple[float, float] | None
     probe: Probe
 
@@ -97,73 +97,73 @@ class LookJob:
         return str(self.path)
 
 
-def look_at(job: LookJob) -> Iterator[Event]:
+def stream_frames(job: DecodeJob) -> Iterator[Event]:
     """The stream of one video. Only what concerns the whole file is raised; see the module's words. Where something is wrong
     that the probe did not see, the file is read through and looked at again: it may have been the disk."""
     for event in _look(job):
-        if isinstance(event, Missed) and event.bad.kind != "segment_outside":
+        if isinstance(event, Failed) and event.bad.kind != "segment_outside":
             break
-        if isinstance(event, End) and event.damaged and not job.probe.damaged:
+        if isinstance(event, EndOfStream) and event.damaged and not job.probe.damaged:
             break
         yield event
     else:
         return
     for _ in read_through(job.path):
-        yield Tick()
-    yield start_over(job)
+        yield Heartbeat()
+    yield restart(job)
     yield from _look(job)
 
 
-def start_over(job: LookJob) -> StartOver:
+def restart(job: DecodeJob) -> Restart:
     """What tells that all of a job's pieces so far are void."""
-    return StartOver(tuple(job.looks))
+    return Restart(tuple(job.looks))
 
 
-def _look(job: LookJob) -> Iterator[Event]:
-    seen = {name: look for name, look in job.looks.items() if isinstance(look, Look)}
+def _look(job: DecodeJob) -> Iterator[Event]:
+    seen = {name: look for name, look in job.looks.items() if isinstance(look, FrameRequest)}
     damaged = job.probe.damaged
     if seen:
         try:
             for event in _watch(job.path, seen, job.segment, job.probe):
-                if isinstance(event, End):
+                if isinstance(event, EndOfStream):
                     damaged |= event.damaged
                 else:
                     yield event
         except BadMedia as bad:
-            yield Missed(tuple(seen), bad)
-    heard = tuple(name for name, look in job.looks.items() if isinstance(look, Listen))
+            yield Failed(tuple(seen), bad)
+    heard = tuple(name for name, look in job.looks.items() if isinstance(look, AudioRequest))
     if heard:
         try:
             yield from _listen(job, heard)
         except BadMedia as bad:
-            yield Missed(heard, bad)
-    yield End(damaged)
+            yield Failed(heard, bad)
+    yield EndOfStream(damaged)
 
 
 def read_samples(
     path: Path, samplings: Mapping[str, Sampling], segment: tuple[float, float] | None, probe: Probe, fit: Fit = WHOLE
 ) -> dict[str, Sampled]:
     """The frames of several samplings, decoded once, all in memory: for few or small frames."""
-    looks = {name: Look(sampling, fit) for name, sampling in samplings.items()}
-    return gather(look_at(LookJob(path, looks, segment, probe)))
+    looks = {name: FrameRequest(sampling, fit) for name, sampling in samplings.items()}
+    return gather(stream_frames(DecodeJob(path, looks, segment, probe)))
 
 
 def gather(events: Iterable[Event | BadMedia]) -> dict[str, Sampled]:
     """A stream's frames by look; BadMedia if one of them could not be had."""
-    pieces: dict[str, list[Piece]] = {}
+    pieces: dict[str, list[Chunk]] = {}
     damaged = False
     for event in events:
         match event:
-            case Piece():
+            case Chunk():
                 pieces.setdefault(event.look, []).append(event)
-            case StartOver():
+            case Restart():
                 for name in event.looks:
                     pieces.pop(name, None)
-            case Missed():
+            case Failed():
                 raise event.bad
             case BadMedia():
                 raise event
-            case End():
+            case EndOfStream():
                 damaged = event.damaged
     return {
         name: Sampled(
@@ -176,17 +176,19 @@ def gather(events: Iterable[Event | BadMedia]) -> dict[str, Sampled]:
     }
 
 
-def _watch(path: Path, looks: Mapping[str, Look], segment: tuple[float, float] | None, probe: Probe) -> Iterator[Event]:
+def _watch(
+    path: Path, looks: Mapping[str, FrameRequest], segment: tuple[float, float] | None, probe: Probe
+) -> Iterator[Event]:
     """Frames by one pass. decord gives up on some files half-way, and some hold other frames than their packets promised:
     these are read again. Only looks whose own frames did not come are planned again, on what is really there: what a
     look gets does not depend on which others are taken with it."""
     try:
         lost = yield from _pass(path, looks, segment, probe)
     except DecordFailed:
-        yield StartOver(tuple(looks))
+        yield Restart(tuple(looks))
         lost = yield from _pass(path, looks, segment, replace(probe, reader="pyav"))
     if lost:
-        yield StartOver(tuple(lost))
+        yield Restart(tuple(lost))
         moments = timeline(path)
         real = replace(
             probe, frames=len(moments), pts=moments - moments[0], start=float(moments[0]), damaged=True, reader="pyav"
@@ -196,7 +198,7 @@ def _watch(path: Path, looks: Mapping[str, Look], segment: tuple[float, float] |
 
 
 def _pass(
-    path: Path, looks: Mapping[str, Look], segment: tuple[float, float] | None, probe: Probe
+    path: Path, looks: Mapping[str, FrameRequest], segment: tuple[float, float] | None, probe: Probe
 ) -> Generator[Event, None, list[str]]:
     """One pass; the generator's value is the looks whose frames did not all come."""
     windows = [
@@ -224,13 +226,13 @@ def _pass(
                 break
             if time.monotonic() - ticked > TICK_SECONDS:
                 ticked = time.monotonic()
-                yield Tick()
+                yield Heartbeat()
     for missing in wanted[found:]:
         _miss(windows, int(missing))
     for window in windows:
         if (piece := window.rest()) is not None:
             yield piece
-    yield End(probe.damaged or reader.damaged or any(window.lost for window in windows))
+    yield EndOfStream(probe.damaged or reader.damaged or any(window.lost for window in windows))
     return [window.name for window in windows if window.lost]
 
 
@@ -256,7 +258,7 @@ class _Window:
     """The positions of one look, each given out once its last frame has come; a frame is kept until its last use. A look
     that lost a frame gives out nothing more."""
 
-    def __init__(self, name: str, look: Look, indices: Indices, probe: Probe) -> None:
+    def __init__(self, name: str, look: FrameRequest, indices: Indices, probe: Probe) -> None:
         self.name, self.indices, self.lost = name, indices, False
         self._fit = look.fit
         self._pts = probe.pts[indices[:, indices.shape[1] // 2]]
@@ -266,7 +268,7 @@ class _Window:
         self._ready: list[Picture] = []
         self._bytes = self._next = self._given = 0
 
-    def take(self, frame: int, shown: _Shown) -> Piece | None:
+    def take(self, frame: int, shown: _Shown) -> Chunk | None:
         """A frame has come. A piece, if enough positions are complete."""
         if self.lost or frame not in self._uses:
             return None
@@ -287,17 +289,17 @@ class _Window:
             self.lost = True
             self._kept, self._ready, self._bytes = {}, [], 0
 
-    def rest(self) -> Piece | None:
+    def rest(self) -> Chunk | None:
         """What is complete and not given out yet."""
         if not self._ready:
             return None
         given = slice(self._given, self._next)
-        piece = Piece(self.name, np.stack(self._ready), self._pts[given], self.indices[given])
+        piece = Chunk(self.name, np.stack(self._ready), self._pts[given], self.indices[given])
         self._ready, self._bytes, self._given = [], 0, self._next
         return piece
 
 
-def _listen(job: LookJob, names: tuple[str, ...]) -> Iterator[Event]:
+def _listen(job: DecodeJob, names: tuple[str, ...]) -> Iterator[Event]:
     """The sound in patches; a video without any gives no piece, which is an answer and not an error."""
     blocks = stream_audio(job.path, segment=job.segment)
     if blocks is None:
@@ -307,4 +309,4 @@ def _listen(job: LookJob, names: tuple[str, ...]) -> Iterator[Event]:
         pts = (count + np.arange(len(patches), dtype=np.float64)) * PATCH_SECONDS
         count += len(patches)
         for name in names:
-            yield Piece(name, patches, pts, np.zeros((len(patches), 0), np.int64))
+            yield Chunk(name, patches, pts, np.zeros((len(patches), 0), np.int64))

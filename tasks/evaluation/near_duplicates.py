@@ -13,7 +13,7 @@ from tasks.reporting.page import Verdict
 
 
 @dataclass(frozen=True)
-class TwinPair:
+class DuplicatePair:
     """Two videos, how far apart their features are on average, and what became of their captions."""
 
     first: str
@@ -22,14 +22,14 @@ class TwinPair:
     verdict: Verdict
 
 
-def caption_twins(
+def captioned_duplicates(
     access: FeatureAccess,
     feature: str,
     captions: Mapping[str, str],
     references: Mapping[str, Sequence[str]],
     most: int,
     device: str,
-) -> list[TwinPair]:
+) -> list[DuplicatePair]:
     """The closest pairs of captioned videos, each video in one pair at most, closest first."""
     ids = [id for id in sorted(captions) if id in references]
     pooled = pool(access, feature, ids) if most and len(ids) > 1 else None
@@ -48,7 +48,7 @@ def caption_twins(
             taken |= {first, second}
             pairs.append((pooled.ids[first], pooled.ids[second], distance))
     verdicts = judge([(first, second) for first, second, _ in pairs], captions, references)
-    return [TwinPair(*pair, verdict) for pair, verdict in zip(pairs, verdicts, strict=True)]
+    return [DuplicatePair(*pair, verdict) for pair, verdict in zip(pairs, verdicts, strict=True)]
 
 
 def judge(

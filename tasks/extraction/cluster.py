@@ -29,7 +29,7 @@ from prefect.futures import PrefectFuture
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.task_runners import TaskRunner
 
-from storage.errors import LongtakeError, PassingFailure, UsageError
+from storage.errors import LongtakeError, TransientError, UsageError
 from tasks.extraction.engine import Outcome
 from tasks.extraction.shards import Shard, run_shard
 from tasks.framework.lost_console import outlive_console
@@ -172,7 +172,7 @@ def _dask(runtime: Runtime) -> Iterator[_Cluster]:
         except RuntimeError as error:  # a worker that was killed before it had started
             if runtime.address:
                 raise
-            raise PassingFailure(
+            raise TransientError(
                 f"the dask cluster of this machine does not start ({error}); look at its memory, then run the same command"
             ) from error
         yield _Cluster(runner, (KilledWorker,), (CancelledError,))

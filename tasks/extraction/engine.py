@@ -21,7 +21,17 @@ from models.backbones.zoo import UnknownOutput, check_output
 from storage.errors import BadInput, BadMedia
 from storage.features.writer import SegmentWriter
 from storage.media.decode_pool import DecodePool
-from storage.media.frame_stream import End, Listen, Look, LookJob, Missed, Piece, StartOver, look_at, start_over
+from storage.media.frame_stream import (
+    AudioRequest,
+    Chunk,
+    DecodeJob,
+    EndOfStream,
+    Failed,
+    FrameRequest,
+    Restart,
+    restart,
+    stream_frames,
+)
 from storage.media.probe import Probe
 from tasks.extraction.nets import Net
 from tasks.framework.runtime import Runtime
@@ -46,7 +56,7 @@ class Feature:
 
     name: str
     net: Net
-    look: Look | Listen
+    look: FrameRequest | AudioRequest
     output: str
     averaged: bool
     writer: SegmentWriter
@@ -71,22 +81,22 @@ class Outcome:
 
 def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runtime) -> Iterator[Outcome]:
     """Every video through every feature that owes it a row. Nothing that is wrong with one video ends the work."""
-    stations = _stations(features, runtime)
+    stations = _batchers(features, runtime)
     names = {look: f"look{n}" for n, look in enumerate(dict.fromkeys(station.look for station in stations))}
     good: deque[Video] = deque()
 
-    def jobs() -> Iterator[LookJob]:
+    def jobs() -> Iterator[DecodeJob]:
         for video in videos:
             looks = {names[station.look]: station.look for station in stations if station.owes(video.id)}
             if isinstance(video.probe, BadMedia):
                 bad.append((video, video.probe))
             elif looks:
                 good.append(video)
-                yield LookJob(video.path, looks, video.segment, video.probe)
+                yield DecodeJob(video.path, looks, video.segment, video.probe)
 
     bad: list[tuple[Video, BadMedia]] = []
     with DecodePool(runtime.decoders, runtime.decode_timeout) as pool:
-        for _, events in pool.stream(look_at, jobs(), start_over):
+        for _, events in pool.stream(stream_frames, jobs(), restart):
             video = good.popleft()
             owing = [station for station in stations if station.owes(video.id)]
             for event in events:
@@ -103,25 +113,25 @@ def batch_size(item: Tensor, runtime: Runtime) -> int:
     return min(_MOST, max(1, runtime.batch * _FRAME // item.numel()))
 
 
-def _take(video: Video, event: Any, owing: list[tuple[str, _Station]]) -> Iterator[Outcome]:
+def _take(video: Video, event: Any, owing: list[tuple[str, NetBatcher]]) -> Iterator[Outcome]:
     """Pass one event of a video's stream on to the nets that it concerns."""
     match event:
-        case Piece():
+        case Chunk():
             for look, station in owing:
                 if look == event.look:
                     yield from station.add(video.id, event)
-        case StartOver():
+        case Restart():
             for look, station in owing:
                 if look in event.looks:
-                    station.start_over(video.id)
-        case Missed():
+                    station.restart(video.id)
+        case Failed():
             for look, station in owing:
                 if look in event.looks:
                     yield from station.fail(video.id, event.bad)
         case BadMedia():
             for _, station in owing:
                 yield from station.fail(video.id, event)
-        case End():
+        case EndOfStream():
             for _, station in owing:
                 yield from station.end(video.id, event.damaged)
 
@@ -140,10 +150,10 @@ class _Row:
     damaged: bool = False
 
 
-class _Station:
+class NetBatcher:
     """One net with the features taken from it, and the batch being filled for it."""
 
-    def __init__(self, net: Net, look: Look | Listen, features: list[Feature], runtime: Runtime):
+    def __init__(self, net: Net, look: FrameRequest | AudioRequest, features: list[Feature], runtime: Runtime):
         self.net, self.look, self.features = net, look, features
         self._runtime = runtime
         self._buffer: Tensor | None = None
@@ -156,17 +166,17 @@ class _Station:
     def owes(self, id: str) -> bool:
         return any(id in feature.owed for feature in self.features)
 
-    def start_over(self, id: str) -> None:
+    def restart(self, id: str) -> None:
         self._open.pop(id, None)  # what of it is in a batch is computed for nobody: it never ends
 
     def fail(self, id: str, bad: BadMedia) -> Iterator[Outcome]:
-        self.start_over(id)
+        self.restart(id)
         self._failed.add(id)
         for feature in self.features:
             if id in feature.owed:
                 yield Outcome(feature.name, id, bad)
 
-    def add(self, id: str, piece: Piece) -> Iterator[Outcome]:
+    def add(self, id: str, piece: Chunk) -> Iterator[Outcome]:
         row = self._open.setdefault(id, _Row(id))
         row.pts.append(piece.pts)
         row.items += len(piece.items)
@@ -254,9 +264,9 @@ class _Station:
             yield Outcome(feature.name, row.id)
 
 
-def _stations(features: Sequence[Feature], runtime: Runtime) -> list[_Station]:
+def _batchers(features: Sequence[Feature], runtime: Runtime) -> list[NetBatcher]:
     """Features that take from the same net under the same look share one pass through it."""
-    groups: dict[tuple[int, Look | Listen], list[Feature]] = {}
+    groups: dict[tuple[int, FrameRequest | AudioRequest], list[Feature]] = {}
     for feature in features:
         groups.setdefault((id(feature.net), feature.look), []).append(feature)
-    return [_Station(group[0].net, look, group, runtime) for (_, look), group in groups.items()]
+    return [NetBatcher(group[0].net, look, group, runtime) for (_, look), group in groups.items()]

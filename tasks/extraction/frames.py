@@ -10,17 +10,17 @@ from storage.errors import BadMedia
 from storage.files.file_cache import Probed
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Sampling
-from storage.media.frame_stream import WHOLE, Event, Look, LookJob, gather, look_at, start_over
+from storage.media.frame_stream import WHOLE, DecodeJob, Event, FrameRequest, gather, restart, stream_frames
 from storage.media.probe import Probe, Sampled
 from storage.media.resize import Fit
 from tasks.catalogue import probe_files
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 
 _BLOCK = 1000  # videos whose frame times are in memory at once
 
 
-def probes_of(work: Work, catalogue: Catalogue, ids: Sequence[str]) -> Iterator[tuple[str, Probe | BadMedia]]:
-    """Each video with what its file holds, from the ledger; only what the ledger lost is probed again."""
+def probes_of(work: StageContext, catalogue: Catalogue, ids: Sequence[str]) -> Iterator[tuple[str, Probe | BadMedia]]:
+    """Each video with what its file holds, from the file cache; only what the file cache lost is probed again."""
     for start in range(0, len(ids), _BLOCK):
         block = ids[start : start + _BLOCK]
         contents = catalogue.content_keys
@@ -36,7 +36,7 @@ def _as_probe(probed: Probed) -> Probe | BadMedia:
 
 
 def read_frames(
-    work: Work,
+    work: StageContext,
     catalogue: Catalogue,
     wanted: Mapping[str, Mapping[str, Sampling]],
     fit: Fit = WHOLE,
@@ -46,17 +46,17 @@ def read_frames(
     good: deque[str] = deque()
     bad: deque[tuple[str, BadMedia]] = deque()
 
-    def jobs() -> Iterator[LookJob]:
+    def jobs() -> Iterator[DecodeJob]:
         for id, probe in probes_of(work, catalogue, list(wanted)):
             if isinstance(probe, BadMedia):
                 bad.append((id, probe))
             else:
                 good.append(id)
-                looks = {name: Look(sampling, fit) for name, sampling in wanted[id].items()}
-                yield LookJob(catalogue.path_of(id), looks, catalogue.records[id].segment, probe)
+                looks = {name: FrameRequest(sampling, fit) for name, sampling in wanted[id].items()}
+                yield DecodeJob(catalogue.path_of(id), looks, catalogue.records[id].segment, probe)
 
     with DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool:
-        for _, events in pool.stream(look_at, jobs(), start_over):
+        for _, events in pool.stream(stream_frames, jobs(), restart):
             yield good.popleft(), _gathered(events)
     yield from bad
 

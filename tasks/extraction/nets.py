@@ -23,7 +23,7 @@ from models.tagger import GRID
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures, StorageError
 from storage.media.frame_sampling import Clips, Sampling
-from storage.media.frame_stream import Listen, Look
+from storage.media.frame_stream import AudioRequest, FrameRequest
 from storage.media.resize import Fit
 from storage.weights import WeightsFolder, cache_folder
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
@@ -47,11 +47,11 @@ class Net:
         # Rows are kept as float16, so half precision costs them little.
         self._half = _HALF.get("float16" if precision == "auto" and on_gpu else precision)
 
-    def look(self, sampling: Sampling | None, name: str) -> Look | Listen:
+    def look(self, sampling: Sampling | None, name: str) -> FrameRequest | AudioRequest:
         """What this net has to be shown under a sampling."""
         pictures, clip = self.backbone.pictures, self.backbone.clip
         if pictures is None:
-            return Listen()
+            return AudioRequest()
         if sampling is None:
             raise BadInput(f"features.{name} looks at frames; name one of the recipe's samplings")
         if clip is not None and not isinstance(sampling, Clips):
@@ -59,7 +59,7 @@ class Net:
                 f"features.{name}: {self.backbone.name} looks at clips of {clip} frames; give it a sampling of "
                 f"kind 'clips' with length {clip}"
             )
-        return Look(sampling, Fit(**asdict(pictures)))
+        return FrameRequest(sampling, Fit(**asdict(pictures)))
 
     def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
         """items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""

@@ -1,4 +1,4 @@
-"""Where files cut from shot to shot: looked through in decoder processes, once for every content, and noted in the ledger."""
+"""Where files cut from shot to shot: looked through in decoder processes, once for every content, and noted in the file cache."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from storage.media.probe import Probe
 from storage.media.shots import Cuts, Seen, ShotJob, watch_cuts
 from tasks.catalogue import nameless
 from tasks.framework.progress import meter
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 
 CUTS_VERSION = 1  # bump when other cuts are found
 
 
-def find_cuts(work: Work, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, Cuts | BadMedia]:
+def find_cuts(work: StageContext, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, Cuts | BadMedia]:
     """content hash -> (path, probe) of files -> content hash -> their cuts, or why they could not be looked through."""
-    known = work.ledger.cuts(files, CUTS_VERSION)
+    known = work.file_cache.cuts(files, CUTS_VERSION)
     found: dict[str, Cuts | BadMedia] = {content: Cuts(*cuts) for content, cuts in known.items()}
     todo = [content for content in files if content not in found]
     if not todo:
@@ -36,7 +36,7 @@ def find_cuts(work: Work, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, 
                     case Seen():
                         shown.to(round(before + piece.seconds))
                     case Cuts():
-                        work.ledger.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
+                        work.file_cache.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
                         found[content] = piece
                     case BadMedia():
                         found[content] = BadMedia(piece.kind, nameless(piece.reason, job.path))

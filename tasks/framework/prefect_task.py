@@ -17,10 +17,10 @@ from prefect.concurrency.sync import concurrency
 from prefect.serializers import JSONSerializer
 from prefect.states import State
 
-from storage.errors import PassingFailure, UsageError
+from storage.errors import TransientError, UsageError
 from storage.records import ArtifactRef
 from tasks.framework.progress import console
-from tasks.framework.stage import Job, Stage
+from tasks.framework.stage import Stage, StageRun
 
 RETRY_SECONDS = [5.0, 20.0, 60.0]
 """How long to wait before each new try of a stage whose input or output failed."""
@@ -28,13 +28,13 @@ LEASE_SECONDS = 60.0
 """How long a slot stays taken after its holder was killed, at most; Prefect allows no less. The server looks every 15 s."""
 
 
-def _carry_out(job: Job, sentence: str, force: bool) -> dict[str, Any]:
+def _carry_out(job: StageRun, sentence: str, force: bool) -> dict[str, Any]:
     ref, worked = job.carry_out(force, lambda: _slot(job))
     return {"ref": ref.to_json(), "worked": worked}
 
 
 @contextmanager
-def _slot(job: Job) -> Iterator[None]:
+def _slot(job: StageRun) -> Iterator[None]:
     """A slot of the limit that the runtime names, while a stage uses the device. On a cluster the device is elsewhere."""
     elsewhere = job.stage.name == "extract_features" and job.runtime.runner != "local"
     if not job.runtime.slots or not job.stage.device or elsewhere:
@@ -58,11 +58,11 @@ def _slot(job: Job) -> Iterator[None]:
 
 def _may_pass(_task: Any, _run: Any, state: State[Any]) -> bool:
     """Whether another try can help: a disk or a network may answer the next time, bad input stays bad."""
-    return isinstance(state.result(raise_on_failure=False), PassingFailure)
+    return isinstance(state.result(raise_on_failure=False), TransientError)
 
 
 def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
-    job: Job = parameters["job"]
+    job: StageRun = parameters["job"]
     return f"{job.stage.name}-{job.ref.key}"
 
 
@@ -94,7 +94,7 @@ class Begun:
 BEGUN = Begun()
 
 
-def run_stage(job: Job, sentence: str, force: bool) -> tuple[ArtifactRef, bool]:
+def run_stage(job: StageRun, sentence: str, force: bool) -> tuple[ArtifactRef, bool]:
     """Run a stage inside a flow; True if it did the work, False if its result was there."""
     BEGUN.count += 1
     there = job.done() is not None and not force

@@ -19,17 +19,17 @@ from typing import Any
 from pydantic import BaseModel
 
 from storage.errors import explain_os_error
-from storage.files.file_cache import Ledger
+from storage.files.file_cache import FileCache
 from storage.files.garbage_collection import lock_name
 from storage.files.hashing import digest
 from storage.records import ArtifactRef
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 from tasks.framework.progress import console
 from tasks.framework.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class Made:
+class StageResult:
     """What a stage function returns: how many items, and a few figures for people."""
 
     count: int
@@ -37,17 +37,17 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Foresight:
+class KeyInputs:
     """What can be told of a result before it is made: an extra ingredient of its key, the keys of its parts, and a
     memo that is handed to the stage so that nothing is looked up twice."""
 
     extra: Any = None
     parts: dict[str, str] = field(default_factory=dict)
-    memo: Any = None
+    prepared: Any = None
 
 
 @dataclass(frozen=True)
-class Work:
+class StageContext:
     """What a running stage gets: where to read and write, and how to use the machine."""
 
     workspace: Workspace
@@ -55,11 +55,11 @@ class Work:
     runtime: Runtime
     folder: Path
     ref: ArtifactRef
-    memo: Any = None
+    prepared: Any = None
 
     @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.workspace.ledger_path)
+    def file_cache(self) -> FileCache:
+        return FileCache(self.workspace.file_cache_path)
 
     def path(self, ref: ArtifactRef) -> Path:
         """The folder of another stage's result."""
@@ -67,7 +67,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Job:
+class StageRun:
     """One stage with all it needs, ready to be carried out here or on another machine."""
 
     stage: Stage
@@ -79,16 +79,16 @@ class Job:
     workspace: Workspace
     data: Path
     runtime: Runtime
-    memo: Any = None
+    prepared: Any = None
 
-    def work(self) -> Work:
+    def work(self) -> StageContext:
         folder = self.workspace.folder(self.stage.name, self.ref.key)
-        return Work(self.workspace, self.data, self.runtime, folder, self.ref, self.memo)
+        return StageContext(self.workspace, self.data, self.runtime, folder, self.ref, self.prepared)
 
-    def done(self) -> Done | None:
+    def done(self) -> Completion | None:
         """The finished result, if it is really there."""
         done = self.workspace.done(self.stage.name, self.ref.key)
-        if done and self.stage.intact and not self.stage.intact(self.work(), done):
+        if done and self.stage.is_valid and not self.stage.is_valid(self.work(), done):
             return None
         return done
 
@@ -118,11 +118,11 @@ class Job:
             ref = replace(self.ref, count=made.count)
             seconds = round(time.monotonic() - started, 3)
             made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            self.workspace.finish(Done(ref, self.stage.name, self.ingredients, seconds, made_at, made.summary))
+            self.workspace.finish(Completion(ref, self.stage.name, self.ingredients, seconds, made_at, made.summary))
             return ref, True
 
 
-StageFunction = Callable[..., Made]
+StageFunction = Callable[..., StageResult]
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class Stage:
     name: str
     version: int
     function: StageFunction
-    foresee: Callable[..., Foresight] | None = None
-    intact: Callable[[Work, Done], bool] | None = None
-    changes: Callable[[Workspace, Done, Any], str] | None = None
-    again: Callable[[Work], str] | None = None
+    key_inputs: Callable[..., KeyInputs] | None = None
+    is_valid: Callable[[StageContext, Completion], bool] | None = None
+    changes: Callable[[Workspace, Completion, Any], str] | None = None
+    again: Callable[[StageContext], str] | None = None
     device: bool = False
 
     def job(
@@ -150,9 +150,9 @@ class Stage:
         options: BaseModel,
         inputs: Mapping[str, ArtifactRef],
         label: str = "",
-    ) -> Job:
+    ) -> StageRun:
         """Everything there is to know of this stage with these inputs, its key included, without running it."""
-        foresight = self.foresee(workspace, data, options, **inputs) if self.foresee else Foresight()
+        foresight = self.key_inputs(workspace, data, options, **inputs) if self.key_inputs else KeyInputs()
         ingredients = {
             "version": self.version,
             "options": options.model_dump(mode="json", exclude={"path"}),  # where data is does not change what it is
@@ -162,24 +162,24 @@ class Stage:
         key = digest(self.name, ingredients)
         uri = f"artifacts/{self.name}/{key}"
         ref = ArtifactRef(self.name, uri, key, made_by=f"{self.name} v{self.version}", parts=foresight.parts)
-        return Job(
-            self, label or self.name, options, inputs, ref, ingredients, workspace, data, runtime, foresight.memo
+        return StageRun(
+            self, label or self.name, options, inputs, ref, ingredients, workspace, data, runtime, foresight.prepared
         )
 
 
 def stage(
     *,
     version: int,
-    foresee: Callable[..., Foresight] | None = None,
-    intact: Callable[[Work, Done], bool] | None = None,
-    changes: Callable[[Workspace, Done, Any], str] | None = None,
-    again: Callable[[Work], str] | None = None,
+    key_inputs: Callable[..., KeyInputs] | None = None,
+    is_valid: Callable[[StageContext, Completion], bool] | None = None,
+    changes: Callable[[Workspace, Completion, Any], str] | None = None,
+    again: Callable[[StageContext], str] | None = None,
     device: bool = False,
 ) -> Callable[[StageFunction], Stage]:
     """Make a stage of a function `(work, options, **inputs) -> Made`. Bump the version when its results change, with the
     reason beside it."""
 
     def wrap(function: StageFunction) -> Stage:
-        return Stage(function.__name__, version, function, foresee, intact, changes, again, device)
+        return Stage(function.__name__, version, function, key_inputs, is_valid, changes, again, device)
 
     return wrap

@@ -11,7 +11,7 @@ from PIL import Image
 from storage.errors import BadMedia
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Uniform
-from storage.media.frame_stream import Look, LookJob, gather, look_at, start_over
+from storage.media.frame_stream import DecodeJob, FrameRequest, gather, restart, stream_frames
 from storage.media.probe import probe
 from storage.media.readers import Picture
 from storage.media.resize import Fit
@@ -28,12 +28,12 @@ class Thumbnail:
 
 def thumbnails(path: Path, count: int, runtime: Runtime, short: int = 120) -> list[Thumbnail]:
     """`count` evenly spread frames, `short` pixels on the short side; BadMedia if there are none to be had."""
-    look = Look(Uniform(frames=count), Fit(short=short, longest=4 * short))
+    look = FrameRequest(Uniform(frames=count), Fit(short=short, longest=4 * short))
     with DecodePool(min(1, runtime.decoders), runtime.decode_timeout) as pool:
         (known,) = (answer for _, answer in pool.run(probe, [path]))
         if isinstance(known, BadMedia):
             raise known
-        streams = pool.stream(look_at, [LookJob(path, {"seen": look}, None, known)], start_over)
+        streams = pool.stream(stream_frames, [DecodeJob(path, {"seen": look}, None, known)], restart)
         ((_, events),) = ((job, list(pieces)) for job, pieces in streams)
     seen = gather(events)["seen"]
     return [Thumbnail(float(time), _jpeg(image)) for image, time in zip(seen.images[:, 0], seen.pts, strict=True)]

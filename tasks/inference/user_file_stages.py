@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models.decoding.search import SearchOptions
 from storage.catalogue import Catalogue
-from storage.datasets.user_files import LOOSE, ROOT, LooseClip, LooseOptions
+from storage.datasets.user_files import ROOT, USER_FILES, UserClip, UserFilesOptions
 from storage.files.garbage_collection import lock_name
 from storage.media.frame_sampling import Sampling
 from storage.options import Options
@@ -20,14 +20,14 @@ from tasks.extraction.extractors import FeatureOptions
 from tasks.find_key_frames import FindingOptions, find_key_frames
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job, Stage, Work
+from tasks.framework.stage import Stage, StageContext, StageRun
 from tasks.sample_frames import SamplingOptions, sample_frames
 
-Carry = Callable[[Job], bool]
+Carry = Callable[[StageRun], bool]
 """carries out a job; True if that was work"""
 
 
-def carry_here(job: Job) -> bool:
+def carry_here(job: StageRun) -> bool:
     """In this process, without Prefect."""
     again = job.stage.again(job.work()) if job.stage.again else ""
     return job.carry_out(force=bool(again))[1]
@@ -56,16 +56,16 @@ class Trained:
         return [self.workspace.root / captioner.uri / "captioner.safetensors" for captioner in self.captioners]
 
 
-class LooseStages:
+class UserFileStages:
     """The stages on one set of files; each method carries out what it is named for and remembers its jobs."""
 
     def __init__(self, trained: Trained, carry: Carry) -> None:
         self.trained, self._carry = trained, carry
-        self._jobs: list[Job] = []
+        self._jobs: list[StageRun] = []
 
-    def catalogue(self, clips: Iterable[LooseClip]) -> tuple[Catalogue, Work]:
+    def catalogue(self, clips: Iterable[UserClip]) -> tuple[Catalogue, StageContext]:
         """The clips, looked at; the extraction is about the last ones."""
-        job, _ = self._do(catalogue, LooseOptions(clips=tuple(clips)))
+        job, _ = self._do(catalogue, UserFilesOptions(clips=tuple(clips)))
         return Catalogue(job.work().folder, ROOT), job.work()
 
     def extract(self) -> tuple[Path, int]:
@@ -80,7 +80,7 @@ class LooseStages:
         }
         if trained.tagger:
             inputs["tagger"] = trained.tagger
-        options = ExtractOptions(dataset=LOOSE, features=dict(trained.features), sampling=dict(trained.sampling))
+        options = ExtractOptions(dataset=USER_FILES, features=dict(trained.features), sampling=dict(trained.sampling))
         job, worked = self._do(extract_features, options, videos=videos, **inputs)
         done = job.done() if worked else None
         made = sum(done.summary["extracted"].values()) if done else 0
@@ -97,7 +97,9 @@ class LooseStages:
     def failures(self, table: Catalogue) -> list[Problem]:
         """What the extraction noted before it ended without a single row."""
         job = self._jobs[-1]
-        known = {record: why for s in job.memo.values() for record, why in job.work().ledger.failures(s.key).items()}
+        known = {
+            record: why for s in job.prepared.values() for record, why in job.work().file_cache.failures(s.key).items()
+        }
         return [Problem(id, *known[key], quarantined=True) for id, key in table.usable_keys.items() if key in known]
 
     def discard(self) -> None:
@@ -107,7 +109,7 @@ class LooseStages:
             with workspace.lock(lock_name(job.stage.name, job.ref.key)):
                 workspace.discard(job.stage.name, job.ref.key)
 
-    def _do(self, stage: Stage, options: Options, label: str = "", /, **inputs: ArtifactRef) -> tuple[Job, bool]:
+    def _do(self, stage: Stage, options: Options, label: str = "", /, **inputs: ArtifactRef) -> tuple[StageRun, bool]:
         job = stage.job(self.trained.workspace, ROOT, self.trained.runtime, options, inputs, label)
         self._jobs.append(job)
         return job, self._carry(job)

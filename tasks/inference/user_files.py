@@ -14,9 +14,9 @@ from pydantic import Field
 
 from models.captioner import Captioner
 from storage.catalogue import Catalogue
-from storage.datasets.user_files import ROOT, LooseClip, clip_of, source_of
+from storage.datasets.user_files import ROOT, UserClip, clip_of, source_of
 from storage.errors import BadMedia, MissingFeatures
-from storage.files.file_cache import Ledger
+from storage.files.file_cache import FileCache
 from storage.media.shots import Cuts, Segment, ShotOptions, shots, windows
 from storage.options import Options
 from storage.records import Problem
@@ -27,9 +27,9 @@ from tasks.extraction.frames import probes_of
 from tasks.extraction.shot_detection import find_cuts
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import Meter, meter
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 from tasks.inference.generate import rank_captions
-from tasks.inference.user_file_stages import Carry, LooseStages, Trained, carry_here
+from tasks.inference.user_file_stages import Carry, Trained, UserFileStages, carry_here
 from tasks.seed import captioner_options
 from tasks.training.trained_captioners import load_trained
 
@@ -77,7 +77,7 @@ class FileCaptioner:
     def caption(self, files: Sequence[Path], cut: Cut = None, n_best: int = 1, keep_tables: bool = True) -> Captioned:
         """Caption files. What is wrong with one of them is among the problems, and the others go on. Without `keep_tables`
         nothing of this call stays in the workspace but rows of features."""
-        stages = LooseStages(self.trained, self._carry)
+        stages = UserFileStages(self.trained, self._carry)
         same, problems = _by_content(self.trained.workspace, files)
         if not same:
             return Captioned([], problems)
@@ -163,7 +163,7 @@ def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, 
                 shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
             shown[0].to(done)
 
-        contents = Ledger(workspace.ledger_path).fingerprint(ROOT, sources, progress)
+        contents = FileCache(workspace.file_cache_path).fingerprint(ROOT, sources, progress)
     same: dict[str, list[Path]] = {}
     problems = []
     for source, path in sources.items():
@@ -177,12 +177,12 @@ def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, 
     return same, problems
 
 
-def _cut(work: Work, table: Catalogue, cut: Cut) -> tuple[dict[str, list[LooseClip]], list[Problem]]:
+def _cut(work: StageContext, table: Catalogue, cut: Cut) -> tuple[dict[str, list[UserClip]], list[Problem]]:
     """Content hash -> the clips of that file, in the order of time; and what could not be cut. A file that is one clip has
     the same id as without cutting."""
     if cut is None:
         return {id: [clip_of(id, table.path_of(id))] for id in table.usable_keys}, []
-    clips: dict[str, list[LooseClip]] = {}
+    clips: dict[str, list[UserClip]] = {}
     problems: list[Problem] = []
     probes = dict(probes_of(work, table, list(table.usable_keys)))
     good = {id: (table.path_of(id), probe) for id, probe in probes.items() if not isinstance(probe, BadMedia)}

@@ -34,7 +34,7 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Gaze:
+class AttentionMap:
     """What one video's caption looked at. weights: words x positions, or None."""
 
     weights: list[list[float]] | None = None
@@ -66,7 +66,7 @@ def looks_again(options: CaptionerOptions) -> bool:
     )
 
 
-def find_gazes(
+def find_attention_maps(
     captioner: Captioner | None,
     options: CaptionerOptions,
     access: FeatureAccess,
@@ -74,7 +74,7 @@ def find_gazes(
     vocabulary: Vocabulary,
     rows: Sequence[CaptionRow],
     device: str,
-) -> dict[str, Gaze]:
+) -> dict[str, AttentionMap]:
     """video id -> what its caption looked at. `places` are those of the features that have regions; the captioner is needed
     only if it `looks_again`."""
     found = {row.video_id: _over_time(options, access, places, row) for row in rows}
@@ -82,10 +82,10 @@ def find_gazes(
         return found
     if isinstance(options, VreOptions) and options.steps == 2:
         for id, second in _key_times(captioner, options, access, rows, device):
-            found[id] = Gaze(found[id].weights, found[id].timeline, second)
+            found[id] = AttentionMap(found[id].weights, found[id].timeline, second)
     if isinstance(options, G2lOptions) and options.regions is not None and places is not None:
         for id, regions in _g2l_regions(captioner, options.regions, access, places, vocabulary, rows, device):
-            found[id] = Gaze(found[id].weights, found[id].timeline, None, regions)
+            found[id] = AttentionMap(found[id].weights, found[id].timeline, None, regions)
     return found
 
 
@@ -120,15 +120,17 @@ def boxes_beside(features: Mapping[str, Mapping[str, Any]], regions: str) -> str
     return None
 
 
-def _over_time(options: CaptionerOptions, access: FeatureAccess, places: Places | None, row: CaptionRow) -> Gaze:
+def _over_time(
+    options: CaptionerOptions, access: FeatureAccess, places: Places | None, row: CaptionRow
+) -> AttentionMap:
     """The attention of the search, without the positions that only longer videos of its batch have."""
     if not row.attention:
-        return Gaze()
+        return AttentionMap()
     weights = np.asarray(row.attention, np.float64)
     name = getattr(options, "temporal", None) or getattr(options, "frames", None) or options.features[0]
     key = access.rows[name].get(row.video_id)
     if key is None:
-        return Gaze(row.attention, timeline=False)
+        return AttentionMap(row.attention, timeline=False)
     steps = len(access.views[name].read(row.video_id, key))
     regions: tuple[tuple[Region, ...], ...] = ()
     joined = getattr(getattr(options, "base", options), "join", "depth") == "time" and len(options.features) > 1
@@ -138,7 +140,7 @@ def _over_time(options: CaptionerOptions, access: FeatureAccess, places: Places 
         regions = _likeliest_cells(folded, access, name, row.video_id, places)
         weights = folded.sum(-1)
     kept = weights if joined else weights[:, :steps]
-    return Gaze(kept.round(4).tolist(), not joined, None, regions)
+    return AttentionMap(kept.round(4).tolist(), not joined, None, regions)
 
 
 def _likeliest_cells(

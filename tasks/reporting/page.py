@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from storage.neighbours import Twins
+from storage.neighbours import NearDuplicates
 from tasks.reporting.published import Published
 
 
@@ -69,7 +69,7 @@ Verdict = Literal["told apart", "one of two", "mixed up", "same caption"]
 
 
 @dataclass(frozen=True)
-class TwinClips:
+class DuplicateClips:
     """Two captioned videos that are much alike. `verdict`: whether each caption fits its own video better than its twin's."""
 
     first: Clip
@@ -95,7 +95,7 @@ class StageLine:
 @dataclass(frozen=True)
 class ReportPage:
     """Everything on the page. `story` says in sentences what was run; `facts` are (label, value); `alarms` are what must not
-    be overlooked, `warnings` what should be known; `problems` are (item, kind, reason, where); `training_twins` are
+    be overlooked, `warnings` what should be known; `problems` are (item, kind, reason, where); `training_duplicates` are
     (split, pair) of a split's videos and training videos, the closest first; `not_shown` says what could not be drawn."""
 
     title: str
@@ -111,8 +111,8 @@ class ReportPage:
     masking: Curve | None = None
     clips: Sequence[Clip] = ()
     not_shown: Sequence[str] = ()
-    twins: Sequence[TwinClips] = ()
-    training_twins: Sequence[tuple[str, Twins]] = ()
+    twins: Sequence[DuplicateClips] = ()
+    training_duplicates: Sequence[tuple[str, NearDuplicates]] = ()
     problems: Sequence[tuple[str, str, str, str]] = ()
     stages: Sequence[StageLine] = ()
     recipe_yaml: str = ""

@@ -18,7 +18,7 @@ from storage.files.atomic import write_parquet
 from storage.media.frame_sampling import Uniform
 from tasks.extraction.frames import read_frames
 from tasks.framework.progress import meter
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 
 FILE = "pictures.parquet"
 _MOST_PICTURES = 12_000  # about 30 MB of a page: beyond it, each video has fewer
@@ -38,7 +38,9 @@ class Pictures:
 NONE = Pictures()
 
 
-def take_pictures(work: Work, table: Catalogue, ids: Sequence[str], frames: int, width: int) -> dict[str, Pictures]:
+def take_pictures(
+    work: StageContext, table: Catalogue, ids: Sequence[str], frames: int, width: int
+) -> dict[str, Pictures]:
     """video id -> its pictures; a video that cannot be decoded any more is left out."""
     found = {}
     count = frames_each(len(ids), frames)

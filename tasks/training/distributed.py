@@ -24,7 +24,7 @@ from storage.files.atomic import write_json
 from storage.records import ArtifactRef
 from storage.results import read_jsonl
 from tasks.framework.progress import CurveArtifact
-from tasks.framework.stage import Made, StageFunction, Work
+from tasks.framework.stage import StageContext, StageFunction, StageResult
 
 TASK, ANSWER = "processes.json", "processes-answer.json"
 _LOOK_EVERY = 5.0  # seconds between two looks at the curve
@@ -36,7 +36,7 @@ def trained_together(label: str) -> Callable[[StageFunction], StageFunction]:
 
     def wrap(function: StageFunction) -> StageFunction:
         @wraps(function)
-        def wrapped(work: Work, options: BaseModel, **inputs: ArtifactRef) -> Made:
+        def wrapped(work: StageContext, options: BaseModel, **inputs: ArtifactRef) -> StageResult:
             if work.runtime.nproc == 1 or Ranks().size > 1:
                 return function(work, options, **inputs)
             return _in_processes(function.__name__, label, work, options, inputs)
@@ -46,7 +46,9 @@ def trained_together(label: str) -> Callable[[StageFunction], StageFunction]:
     return wrap
 
 
-def _in_processes(stage: str, label: str, work: Work, options: BaseModel, inputs: dict[str, ArtifactRef]) -> Made:
+def _in_processes(
+    stage: str, label: str, work: StageContext, options: BaseModel, inputs: dict[str, ArtifactRef]
+) -> StageResult:
     task, answer = work.folder / TASK, work.folder / ANSWER
     answer.unlink(missing_ok=True)
     values = {
@@ -88,7 +90,7 @@ def _watch(launcher: subprocess.Popen[bytes], shown: CurveArtifact, curve: Path)
             return code
 
 
-def _outcome(answer: Path, code: int, nproc: int) -> Made:
+def _outcome(answer: Path, code: int, nproc: int) -> StageResult:
     told: dict[str, Any] = json.loads(answer.read_bytes()) if answer.exists() else {}
     answer.unlink(missing_ok=True)
     if "error" in told:
@@ -98,4 +100,4 @@ def _outcome(answer: Path, code: int, nproc: int) -> Made:
             f"one of the {nproc} training processes ended (exit code {code}); what it said is above. The same command goes "
             "on from the last checkpoint; runtime.nproc 1 trains in this process"
         )
-    return Made(told["made"]["count"], told["made"]["summary"])
+    return StageResult(told["made"]["count"], told["made"]["summary"])

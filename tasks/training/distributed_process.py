@@ -59,7 +59,7 @@ def take_part(task: Path) -> int:
     from storage.workspace import Workspace
     from tasks.boost import BoostOptions, boost
     from tasks.framework.runtime import Runtime
-    from tasks.framework.stage import Work
+    from tasks.framework.stage import StageContext
     from tasks.seed import SeedOptions, seed
     from tasks.training.distributed import ANSWER
 
@@ -75,7 +75,7 @@ def take_part(task: Path) -> int:
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     folder, ranks = Path(values["folder"]), Ranks()
     ref = ArtifactRef.from_json(values["ref"])
-    work = Work(Workspace.open(values["workspace"]), Path(values["data"]), runtime, folder, ref)
+    work = StageContext(Workspace.open(values["workspace"]), Path(values["data"]), runtime, folder, ref)
     stage, options = stages[values["stage"]]
     inputs = {name: ArtifactRef.from_json(each) for name, each in values["inputs"].items()}
     try:

@@ -13,12 +13,12 @@ from storage.neighbours import Neighbours
 from storage.records import ArtifactRef
 from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 from tasks.train_embedding import embed_videos, embedding_options, load_embedding
 
 
 def open_global_reward(
-    work: Work,
+    work: StageContext,
     options: GlobalOptions,
     references: References,
     features: ArtifactRef,

@@ -10,12 +10,12 @@ from models.decoding.ensemble import Ensemble
 from storage.records import ArtifactRef
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 from tasks.seed import captioner_options, load_captioner
 
 
 def open_trained(
-    work: Work,
+    work: StageContext,
     vocabulary: Vocabulary,
     features: ArtifactRef,
     captioner: ArtifactRef,

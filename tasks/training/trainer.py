@@ -19,7 +19,7 @@ from models.training.parallel import Ranks
 from storage.checkpoints import LastCheckpoints
 from storage.files.atomic import write_jsonl
 from tasks.framework.progress import CurveArtifact, meter
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 from tasks.training.state import BAD_BATCH, Resumed, model_only, to_checkpoint, train
 
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
@@ -34,7 +34,7 @@ def _as_they_are(epoch: int, means: dict[str, float]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ValidationResult:
     """What validation says of an epoch: a score to make large, and what the curve shows of it."""
 
     score: float
@@ -62,7 +62,7 @@ class Training:
     """the file of the best epoch's weights"""
     about: dict[str, Any]
     """what that file says of itself beside its epoch"""
-    judge: Callable[[], Judgement] | None
+    judge: Callable[[], ValidationResult] | None
     """validation of the model as it is, in eval mode; None where there is nothing to validate on: the last epoch is the best"""
     measure: str
     """what the judge's score is called"""
@@ -107,7 +107,7 @@ class _Standing:
         return {"history": self.history, "best": best, "sums": self.sums, "stopped": self.stopped}
 
 
-def finish_training(work: Work, training: Training, found: Resumed) -> Trained:
+def finish_training(work: StageContext, training: Training, found: Resumed) -> Trained:
     """Train from where `found` says to the end, saving on the way. At the end checkpoints are removed: the best epoch's weights
     and the curve are what stays.
 
@@ -138,7 +138,7 @@ def _start(training: Training) -> _Standing:
 
 
 def _go_on(
-    work: Work,
+    work: StageContext,
     training: Training,
     found: Resumed,
     now: _Standing,
@@ -194,7 +194,7 @@ def _told(training: Training, figures: Mapping[str, float], best: Best) -> str:
     return "  ".join(parts)
 
 
-def _end_epoch(work: Work, training: Training, progress: Progress, now: _Standing) -> None:
+def _end_epoch(work: StageContext, training: Training, progress: Progress, now: _Standing) -> None:
     """A point of the curve; is it the best so far; was it the last one."""
     means = {name: total / progress.steps_per_epoch for name, total in now.sums.items()}
     number = progress.epoch + 1
@@ -220,7 +220,7 @@ def _end_epoch(work: Work, training: Training, progress: Progress, now: _Standin
     now.stopped = now.stopped or last
 
 
-def _save_best(work: Work, training: Training, progress: Progress) -> None:
+def _save_best(work: StageContext, training: Training, progress: Progress) -> None:
     with progress.kept():
         checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.about, epoch=progress.epoch)
     checkpoint.save(work.folder / training.result)

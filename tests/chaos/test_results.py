@@ -9,7 +9,7 @@ import numpy as np
 from storage.features.remote_store import RemoteFeatures
 from storage.features.store import FeatureStore
 from storage.records import ArtifactRef
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 from tests.chaos.results import Results, differences, results, results_of_bucket, rows_of
 
 
@@ -20,7 +20,7 @@ def finished(root: Path, seconds: float = 1.0) -> Path:
     folder.mkdir(parents=True)
     (folder / "weights.bin").write_bytes(bytes(range(100)))
     ref = ArtifactRef("seed", "artifacts/seed/abc", "abc", 1, "seed v1")
-    workspace.finish(Done(ref, "seed", {"version": 1}, seconds, "2024-01-01T00:00:00Z"))
+    workspace.finish(Completion(ref, "seed", {"version": 1}, seconds, "2024-01-01T00:00:00Z"))
     add(root, "a", "b")
     return root
 

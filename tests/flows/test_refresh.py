@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.refresh import Refreshed, look_for_news, watch
+from flows.refresh import Refreshed, find_changes, watch
 from storage.catalogue import Changes
 from storage.errors import BadInput
-from storage.files.folder_fingerprint import glance
+from storage.files.folder_fingerprint import folder_fingerprint
 from storage.runs import load_runs, save_run
 from tests.flows.toy_place import Place, carried_out, noted, recipe_on
 
 
 def news_of(place: Place):
-    return look_for_news(recipe_on(place.data), place.workspace)
+    return find_changes(recipe_on(place.data), place.workspace)
 
 
 def add_clip(place: Place, name: str, split: str) -> None:
@@ -94,21 +94,21 @@ def test_the_event_tells_counts_and_the_new_key_and_no_more_than_json(place: Pla
 def test_a_glance_sees_files_come_go_and_change(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "loop").symlink_to(tmp_path)
-    seen = [glance(tmp_path)]
+    seen = [folder_fingerprint(tmp_path)]
     path = tmp_path / "deep" / "er" / "a.mp4"
     path.write_text("a")
-    seen.append(glance(tmp_path))
+    seen.append(folder_fingerprint(tmp_path))
     path.write_text("ab")
-    seen.append(glance(tmp_path))
+    seen.append(folder_fingerprint(tmp_path))
     os.utime(path, ns=(1, 1))
-    seen.append(glance(tmp_path))
+    seen.append(folder_fingerprint(tmp_path))
     path.rename(path.with_name("b.mp4"))
-    seen.append(glance(tmp_path))
-    assert len(set(seen)) == 5 and glance(tmp_path) == seen[-1]
+    seen.append(folder_fingerprint(tmp_path))
+    assert len(set(seen)) == 5 and folder_fingerprint(tmp_path) == seen[-1]
     path.with_name("b.mp4").unlink()
-    assert glance(tmp_path) == seen[0]
+    assert folder_fingerprint(tmp_path) == seen[0]
     with pytest.raises(BadInput, match="does not exist"):
-        glance(tmp_path / "nowhere")
+        folder_fingerprint(tmp_path / "nowhere")
 
 
 def test_the_watcher_waits_until_copying_has_ended(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import PassingFailure, StorageError, UsageError
+from storage.errors import StorageError, TransientError, UsageError
 from storage.features.object_store import Objects
 from tests.flows.test_end_to_end import TINY, command
 
@@ -85,7 +85,7 @@ def test_a_store_that_refuses_a_key_is_not_asked_again(monkeypatch: pytest.Monke
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
         with pytest.raises(StorageError, match="cannot read or write") as refused:
             Objects("s3://bucket/prefix").folders("x")
-    assert not isinstance(refused.value, PassingFailure), "it has answered: trying again does not help"
+    assert not isinstance(refused.value, TransientError), "it has answered: trying again does not help"
     assert KEY not in str(refused.value)
 
 

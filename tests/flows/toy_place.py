@@ -48,7 +48,7 @@ def recipe_on(data: Path, **changes: Any) -> Recipe:
 def noted(plan: Plan, state: str = "done") -> None:
     """Keep a record of the run, as a run does."""
     extraction = plan.step("extract_features")
-    stores = tuple(source.store for source in extraction.job.memo.values()) if extraction else ()
+    stores = tuple(source.store for source in extraction.job.prepared.values()) if extraction else ()
     place = (plan.recipe.name, plan.recipe.dataset.name, str(plan.data))
     recipe = plan.recipe.model_dump(mode="json")
     save_run(plan.workspace, RunRecord(new_run_id(), *place, recipe, plan.keys, stores, "2024-01-01T00:00:00Z", state))

@@ -24,7 +24,7 @@ from storage.catalogue import (
 from storage.datasets import FolderOptions, read_dataset
 from storage.errors import StorageError
 from storage.files.atomic import write_parquet
-from storage.files.file_cache import Ledger, Probed
+from storage.files.file_cache import FileCache, Probed
 from storage.records import SPLITS, Problem, VideoRecord
 
 FACTS = {"frames": 36, "fps": 12.0, "duration": 3.0, "width": 48, "height": 48, "codec": "h264", "has_audio": True}
@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 def inventory(root: Path, found: list[dict[str, Any]] | None = None) -> Inventory:
     (root / "captions.jsonl").write_text("\n".join(json.dumps(row) for row in found or rows()))
-    return take_inventory(read_dataset(FolderOptions(), root), Ledger(root.parent / "ledger.sqlite"))
+    return take_inventory(read_dataset(FolderOptions(), root), FileCache(root.parent / "ledger.sqlite"))
 
 
 def changed(before: Inventory, after: Inventory) -> set[str]:

@@ -12,7 +12,15 @@ import pytest
 
 from storage.errors import MissingFeatures, StorageError
 from storage.files.atomic import write_parquet
-from storage.neighbours import NeighbourFacts, Neighbours, Twins, block_path, near_twins, neighbour_table, read_block
+from storage.neighbours import (
+    NearDuplicates,
+    NeighbourFacts,
+    Neighbours,
+    block_path,
+    near_duplicate_rows,
+    neighbour_table,
+    read_block,
+)
 
 FACTS = NeighbourFacts("scene", "net-1", "euclidean", 2, 4, "abc")
 ITEMS = ["a", "b", "c", "d"]
@@ -67,7 +75,7 @@ def test_a_block_is_taken_only_if_it_is_whole_and_of_the_same_data(tmp_path: Pat
 
 def test_twins_come_closest_first_and_each_pair_once(tmp_path: Path) -> None:
     captions = {"a": ["a dog", "a cat"], "c": ["red"], "d": ["blue"]}
-    twins = near_twins(write(tmp_path), captions)
+    twins = near_duplicate_rows(write(tmp_path), captions)
     assert [(t.first, t.second, t.distance) for t in twins] == [
         ("c", "d", 0.25),
         ("a", "b", 0.5),
@@ -75,14 +83,17 @@ def test_twins_come_closest_first_and_each_pair_once(tmp_path: Path) -> None:
         ("a", "c", 2.0),
         ("b", "d", 3.0),
     ]
-    assert twins[1] == Twins("a", "b", 0.5, ("a dog", "a cat"), ())
-    assert near_twins(write(tmp_path), captions, most=2) == twins[:2] and near_twins(write(tmp_path), {}, most=0) == []
+    assert twins[1] == NearDuplicates("a", "b", 0.5, ("a dog", "a cat"), ())
+    assert (
+        near_duplicate_rows(write(tmp_path), captions, most=2) == twins[:2]
+        and near_duplicate_rows(write(tmp_path), {}, most=0) == []
+    )
 
 
 def test_twins_of_another_split_are_its_videos_and_their_training_videos(tmp_path: Path) -> None:
-    twins = near_twins(write(tmp_path), {"t": ["new"], "d": ["blue"]}, split="test")
-    assert twins == [Twins("t", "d", 0.0, ("new",), ("blue",)), Twins("t", "a", 0.125, ("new",), ())]
-    assert near_twins(write(tmp_path), {}, split="val") == []
+    twins = near_duplicate_rows(write(tmp_path), {"t": ["new"], "d": ["blue"]}, split="test")
+    assert twins == [NearDuplicates("t", "d", 0.0, ("new",), ("blue",)), NearDuplicates("t", "a", 0.125, ("new",), ())]
+    assert near_duplicate_rows(write(tmp_path), {}, split="val") == []
 
 
 def test_a_lonely_video_has_no_neighbours_and_no_twin(tmp_path: Path) -> None:
@@ -91,4 +102,4 @@ def test_a_lonely_video_has_no_neighbours_and_no_twin(tmp_path: Path) -> None:
         tmp_path / "neighbours.parquet", neighbour_table(["a"], "train", ["a"], empty.astype(int), empty, FACTS)
     )
     table = Neighbours.open(tmp_path)
-    assert table.of("a") == [] and near_twins(table, {}) == []
+    assert table.of("a") == [] and near_duplicate_rows(table, {}) == []

@@ -17,7 +17,7 @@ import pytest
 from storage.errors import StorageError
 from storage.files.atomic import TEMP_MARK
 from storage.records import ArtifactRef
-from storage.workspace import FORMAT, Done, Workspace
+from storage.workspace import FORMAT, Completion, Workspace
 
 KEY = "0123abcd"
 HOLDER = """
@@ -29,14 +29,14 @@ with Workspace.open(sys.argv[1]).lock("seed-1"):
 """
 
 
-def finished(workspace: Workspace, made_at: str = "2024-01-01T00:00:00Z", key: str = KEY) -> Done:
+def finished(workspace: Workspace, made_at: str = "2024-01-01T00:00:00Z", key: str = KEY) -> Completion:
     """A result of two files, published."""
     folder = workspace.folder("seed", key)
     (folder / "more").mkdir(parents=True)
     (folder / "weights").write_bytes(b"12345")
     (folder / "more" / "curve").write_bytes(b"1")
     ref = ArtifactRef("seed", f"artifacts/seed/{key}", key, count=7, made_by="seed v1", parts={"a": "b"})
-    done = Done(ref, "seed", {"version": 1}, 1.5, made_at, {"loss": 0.5})
+    done = Completion(ref, "seed", {"version": 1}, 1.5, made_at, {"loss": 0.5})
     workspace.finish(done)
     return done
 
@@ -68,7 +68,7 @@ def test_a_marker_that_a_killed_writer_left_half_written_is_no_strangers_file(tm
 
 def test_a_workspace_made_by_many_at_once_refuses_nobody(tmp_path: Path) -> None:
     def make(root: Path) -> None:
-        Workspace.open(root).ledger_path.touch()  # the first of its files
+        Workspace.open(root).file_cache_path.touch()  # the first of its files
 
     with ThreadPoolExecutor(8) as pool:
         for number in range(60):

@@ -34,7 +34,7 @@ from tasks import boost as module
 from tasks.boost import BoostingOptions, BoostOptions, boost, policy_gradient
 from tasks.caption import CaptionOptions, caption
 from tasks.find_neighbours import NeighbourOptions, find_neighbours
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.prepare_text import prepare_text
 from tasks.seed import SeedingOptions, SeedOptions
 from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, train_embedding
@@ -52,7 +52,7 @@ EMBEDDING = EmbeddingOptions(
 )
 
 
-def boosted(toy: ToyRun, options: BoostOptions = BOOST, seeding: SeedOptions = SEED) -> Job:
+def boosted(toy: ToyRun, options: BoostOptions = BOOST, seeding: SeedOptions = SEED) -> StageRun:
     text, features = toy.text().ref, toy.features().ref
     inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
     inputs |= {"text_train": text.part("train"), "text_val": text.part("val")}
@@ -63,7 +63,7 @@ def changed(**values: Any) -> BoostOptions:
     return BoostOptions(boosting=BoostingOptions(**BOOST.boosting.model_dump() | values), max_words=BOOST.max_words)
 
 
-def summary(job: Job) -> dict[str, Any]:
+def summary(job: StageRun) -> dict[str, Any]:
     return json.loads((job.work().folder / "done.json").read_text())["summary"]
 
 
@@ -156,7 +156,7 @@ def test_every_baseline_runs_with_rewards_of_captions_and_of_words(toy: ToyRun) 
     assert len(weights) == 2 * len(BASELINES), "no two of them are the same training"
 
 
-def boosted_globally(toy: ToyRun, options: BoostOptions, **left_out: None) -> Job:
+def boosted_globally(toy: ToyRun, options: BoostOptions, **left_out: None) -> StageRun:
     """With the tables that the global reward compares by; `embedding=None` leaves one out."""
     text, features = toy.text().ref, toy.features().ref
     read = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}

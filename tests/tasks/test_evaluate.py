@@ -14,11 +14,11 @@ from storage.files.atomic import write_jsonl
 from storage.results import read_captions, read_scores
 from storage.text.references import References
 from tasks.evaluate import EvaluationOptions, evaluate
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tests.tasks.toy_run import ToyRun
 
 
-def everything(toy: ToyRun, **options: Any) -> Job:
+def everything(toy: ToyRun, **options: Any) -> StageRun:
     """The evaluation with all that a pipeline gives it."""
     return toy.alone(
         evaluate,

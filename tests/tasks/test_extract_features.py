@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from storage.features.store import FeatureStore
-from storage.media.frame_stream import Event, LookJob, look_at
+from storage.media.frame_stream import DecodeJob, Event, stream_frames
 from tasks import extract_features as module
 from tasks.extract_features import ExtractOptions, read_rows
 from tasks.extraction import engine, shards
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
 from tasks.framework.quarantine import gather_problems
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tests.tasks.toy_run import SAMPLING, ToyRun
 
 
@@ -31,12 +31,12 @@ def fixed(toy: ToyRun) -> ExtractOptions:
     return ExtractOptions(dataset="demo", features={"scene": feature}, sampling={"clips": SAMPLING})
 
 
-def store_of(job: Job) -> FeatureStore:
-    (source,) = job.memo.values()
+def store_of(job: StageRun) -> FeatureStore:
+    (source,) = job.prepared.values()
     return FeatureStore.open(job.workspace.features / source.store)
 
 
-def extracted(job: Job) -> int:
+def extracted(job: StageRun) -> int:
     done = job.workspace.done("extract_features", job.ref.key)
     assert done is not None
     return sum(done.summary["extracted"].values())
@@ -70,18 +70,18 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
     assert store_of(mine.features(fixed)).count == count == 19, "brought back: its row was never lost"
 
 
-def look_and_note(job: LookJob) -> Iterator[Event]:
+def look_and_note(job: DecodeJob) -> Iterator[Event]:
     """What a decoder does, with a note of each video it was given and the looks wanted of it."""
     with (job.path.parent / "notes.txt").open("a") as notes:
         notes.write(f"{job.path.name} {len(job.looks)}\n")
-    yield from look_at(job)
+    yield from stream_frames(job)
 
 
-def look_badly(job: LookJob) -> Iterator[Event]:
+def look_badly(job: DecodeJob) -> Iterator[Event]:
     """One video kills its decoder."""
     if job.path.name == min(path.name for path in job.path.parent.glob("*.mp4")):
         os.kill(os.getpid(), signal.SIGSEGV)
-    yield from look_at(job)
+    yield from stream_frames(job)
 
 
 def test_two_nets_decode_a_video_once_and_a_second_run_extracts_only_the_new_feature(
@@ -89,7 +89,7 @@ def test_two_nets_decode_a_video_once_and_a_second_run_extracts_only_the_new_fea
 ) -> None:
     mine = ToyRun(toy.alone, Path(shutil.copytree(toy.data, tmp_path / "copy")))
     mine.features()
-    monkeypatch.setattr(engine, "look_at", look_and_note)
+    monkeypatch.setattr(engine, "stream_frames", look_and_note)
     net = {"net": "timm:test_resnet", "weights": "random", "sampling": "clips"}
     both = ExtractOptions(
         dataset="demo",
@@ -111,7 +111,7 @@ def test_two_nets_decode_a_video_once_and_a_second_run_extracts_only_the_new_fea
     assert shapes == {"scene": [16], "look": [96], "classes": [1000], "other": [96]}
 
 
-def features_json(job: Job) -> bytes:
+def features_json(job: StageRun) -> bytes:
     return (job.work().folder / "features.json").read_bytes()
 
 
@@ -122,13 +122,13 @@ def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
     shutil.rmtree(store_of(before).path)
     in_processes = before.runtime.model_copy(update={"decoders": 1})
     job = module.extract_features.job(before.workspace, before.data, in_processes, before.options, before.inputs)
-    monkeypatch.setattr(engine, "look_at", look_badly)
+    monkeypatch.setattr(engine, "stream_frames", look_badly)
     job.carry_out()
     rows = read_rows(job.work().folder)["scene"]
     assert len(rows) == extracted(job) == 17
     (problem,) = gather_problems(job.workspace, [job.ref])
     assert problem.kind == "crashed" and problem.item not in rows and "SIGSEGV" in problem.reason
-    monkeypatch.setattr(engine, "look_at", look_at)
+    monkeypatch.setattr(engine, "stream_frames", stream_frames)
     job.carry_out(force=True)
     assert extracted(job) == 0, "known to fail: left alone"
     retrying = job.runtime.model_copy(update={"retry_quarantined": True})

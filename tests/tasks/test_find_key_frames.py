@@ -16,7 +16,7 @@ from storage.results import read_jsonl
 from storage.text.references import References
 from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.seed import SeedingOptions, SeedOptions, load_captioner, seed
 from tests.tasks.toy_run import SEED, ToyRun
 
@@ -25,7 +25,7 @@ HOW = SeedingOptions(epochs=2, videos=4, captions=2, refocus_after=1, learning_r
 VRE = SeedOptions(captioner=NET, seeding=HOW, max_words=8)
 
 
-def found(toy: ToyRun, seeding: SeedOptions = VRE) -> Job:
+def found(toy: ToyRun, seeding: SeedOptions = VRE) -> StageRun:
     inputs = {
         "features": toy.features().ref,
         "captioner": toy.seeded(seeding).ref,
@@ -34,7 +34,7 @@ def found(toy: ToyRun, seeding: SeedOptions = VRE) -> Job:
     return toy.alone(find_key_frames, FindingOptions(), toy.data, **inputs)
 
 
-def access_to(toy: ToyRun, job: Job, *names: str) -> FeatureAccess:
+def access_to(toy: ToyRun, job: StageRun, *names: str) -> FeatureAccess:
     return FeatureAccess.open(job.work().workspace, job.work().folder, names)
 
 

@@ -29,7 +29,7 @@ from tasks.find_neighbours import NeighbourOptions, find_neighbours, pool
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import Meter, meter
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tests import ROOT
 from tests.tasks.toy_run import ToyRun
 
@@ -67,7 +67,7 @@ def prepare(root: Path) -> None:
     write_parquet(workspace.folder("catalogue", "c") / "videos.parquet", pa.table(videos))
 
 
-def job_in(root: Path, features: str = "f", videos: str = "v", **options) -> Job:
+def job_in(root: Path, features: str = "f", videos: str = "v", **options) -> StageRun:
     """The stage in a prepared workspace; `features` and `videos` are the keys of its inputs."""
     inputs = {
         "videos": ArtifactRef("catalogue", "artifacts/catalogue/c", videos),
@@ -83,7 +83,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "workspace"
 
 
-def made(job: Job) -> Neighbours:
+def made(job: StageRun) -> Neighbours:
     job.carry_out()
     return Neighbours.open(job.work().folder)
 

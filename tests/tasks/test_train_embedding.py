@@ -10,7 +10,7 @@ from storage.errors import BadInput, Mismatch
 from storage.results import read_jsonl
 from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.train_embedding import (
     EmbeddingOptions,
     EmbeddingTraining,
@@ -28,7 +28,7 @@ OPTIONS = EmbeddingOptions(
 )
 
 
-def embedded(toy: ToyRun, options: EmbeddingOptions = OPTIONS) -> Job:
+def embedded(toy: ToyRun, options: EmbeddingOptions = OPTIONS) -> StageRun:
     text, features = toy.text().ref, toy.features().ref
     inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
     texts = {"text_train": text.part("train"), "text_val": text.part("val")}

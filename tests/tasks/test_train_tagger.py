@@ -25,7 +25,7 @@ from tasks.extraction.engine import Feature, Video, extract
 from tasks.extraction.extractors import TaggerFeature, find_source
 from tasks.extraction.nets import open_net
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.train_tagger import load_tagger, tag_targets
 from tests.storage.clips import make_clip
 from tests.tasks.toy_run import SAMPLING, ToyRun
@@ -66,8 +66,8 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
     assert (job.work().folder / "tagger.safetensors").read_bytes() == whole
 
 
-def rows_of(job: Job, name: str) -> dict[str, np.ndarray]:
-    view = FeatureStore.open(job.workspace.features / job.memo[name].store).view()
+def rows_of(job: StageRun, name: str) -> dict[str, np.ndarray]:
+    view = FeatureStore.open(job.workspace.features / job.prepared[name].store).view()
     return {id: view.read(id) for id in view.lengths()}
 
 

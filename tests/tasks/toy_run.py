@@ -17,7 +17,7 @@ from tasks.catalogue import catalogue
 from tasks.evaluate import EvaluationOptions, evaluate
 from tasks.extract_features import ExtractOptions, extract_features
 from tasks.extraction.extractors import TaggerFeature
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.prepare_text import prepare_text
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.seed import SeedingOptions, SeedOptions, seed
@@ -41,35 +41,35 @@ SEED = SeedOptions(captioner=CAPTIONER, seeding=SeedingOptions(epochs=3, videos=
 class ToyRun:
     """Each method carries out one stage on the tiny world, with what it needs before it, and gives its job."""
 
-    alone: Callable[..., Job]
+    alone: Callable[..., StageRun]
     data: Path
     dataset: Options = TINY_WORLD
 
-    def catalogue(self) -> Job:
+    def catalogue(self) -> StageRun:
         return self.alone(catalogue, self.dataset, self.data)
 
-    def text(self) -> Job:
+    def text(self) -> StageRun:
         captions = self.catalogue().ref.part("captions")
         return self.alone(prepare_text, TextOptions(min_count=1), self.data, captions=captions)
 
-    def frames(self) -> Job:
+    def frames(self) -> StageRun:
         videos = self.catalogue().ref.part("videos")
         return self.alone(sample_frames, SamplingOptions(sampling=SAMPLING), self.data, videos=videos)
 
-    def tagger(self) -> Job:
+    def tagger(self) -> StageRun:
         inputs = {"videos": self.catalogue().ref.part("videos/train"), "text": self.text().ref.part("train")}
         return self.alone(train_tagger, TAGGER, self.data, **inputs)
 
-    def features(self, options: ExtractOptions = EXTRACT) -> Job:
+    def features(self, options: ExtractOptions = EXTRACT) -> StageRun:
         inputs = {"videos": self.catalogue().ref.part("videos"), "tagger": self.tagger().ref}
         return self.alone(extract_features, options, self.data, **inputs, frames_clips=self.frames().ref)
 
-    def seeded(self, options: SeedOptions = SEED) -> Job:
+    def seeded(self, options: SeedOptions = SEED) -> StageRun:
         text, features = self.text().ref, self.features().ref
         inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
         return self.alone(seed, options, self.data, text_train=text.part("train"), text_val=text.part("val"), **inputs)
 
-    def captions(self, width: int = 2) -> Job:
+    def captions(self, width: int = 2) -> StageRun:
         options = CaptionOptions(split="test", search=SearchOptions(width=width, max_length=8))
         return self.alone(
             caption,
@@ -81,6 +81,6 @@ class ToyRun:
             features=self.features().ref.part("scene/test"),
         )
 
-    def scores(self, meteor: bool = False) -> Job:
+    def scores(self, meteor: bool = False) -> StageRun:
         inputs = {"captions": self.captions().ref, "text": self.text().ref.part("test")}
         return self.alone(evaluate, EvaluationOptions(meteor=meteor), self.data, **inputs)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from models.captioner import Captioner
-from models.captioners.recnet.reconstructors import Rebuilt, Target
+from models.captioners.recnet.reconstructors import Reconstruction, Target
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.layers.temporal_encoder import masked_mean
 from models.types import Batch
@@ -16,7 +16,7 @@ from models.types import Batch
 Which = Literal["global", "local", "both"]
 
 
-class Reconstruction:
+class ReconstructionLoss:
     """(captioner, batch) -> the mean over captions of the distance between their videos and what was rebuilt of them.
 
     `which` "global" (eq. 8), "local" (eq. 12) or "both" (their sum, eq. 13). In an objective its weight is lambda; beside
@@ -32,9 +32,9 @@ class Reconstruction:
         """The captions of its last batch whose videos have something to be rebuilt."""
         return self._rebuilt
 
-    def at(self, epoch: int) -> Reconstruction:
+    def at(self, epoch: int) -> ReconstructionLoss:
         """The same, with the schedule where it is in `epoch`."""
-        return Reconstruction(self.which, self.sampling, epoch)
+        return ReconstructionLoss(self.which, self.sampling, epoch)
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         rebuilt = captioner.rebuilt(batch, self.sampling.at(self.epoch), self.sampling.own)
@@ -56,7 +56,7 @@ class Reconstruction:
         return (distances * there).sum() / there.sum().clamp(min=1)
 
 
-def global_distance(rebuilt: Rebuilt, target: Target, owner: Tensor) -> Tensor:
+def global_distance(rebuilt: Reconstruction, target: Target, owner: Tensor) -> Tensor:
     """Of N captions, the Euclidean distance (N,) of the mean rebuilt row and the mean real row of the video (eq. 8)."""
     real = target.real.to(target.rows.dtype)
     mean = (target.rows * real).sum(1) / real.sum(1).clamp(min=1)
@@ -65,7 +65,7 @@ def global_distance(rebuilt: Rebuilt, target: Target, owner: Tensor) -> Tensor:
     return torch.linalg.vector_norm(difference, dim=-1)
 
 
-def local_distance(rebuilt: Rebuilt, target: Target, owner: Tensor) -> Tensor:
+def local_distance(rebuilt: Reconstruction, target: Target, owner: Tensor) -> Tensor:
     """Of N captions, the mean (N,) over real frames of the Euclidean distance to the rebuilt frame (eq. 12)."""
     distances = torch.linalg.vector_norm((rebuilt.rows - target.rows[owner]) * target.real[owner], dim=-1)
     return masked_mean(distances.unsqueeze(-1), target.real.any(-1)[owner]).squeeze(-1)

@@ -15,7 +15,7 @@ from models.types import Batch, Memory
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class Reconstruction:
     """What N captions tell of their videos of up to `length` frames: rows (N, S, D), mask (N, S). With per_frame row j
     stands for frame j, and S is length; else the rows belong to the words, and only their mean means something."""
 
@@ -43,9 +43,9 @@ class Reconstructor(nn.Module):
         self.join = join
         self.net = net
 
-    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Rebuilt:
+    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         """states of N captions, words (N, L-1) and frames (N, T) True where they are real."""
-        rebuilt: Rebuilt = self.net(states, words, frames)
+        rebuilt: Reconstruction = self.net(states, words, frames)
         return rebuilt
 
     def target(self, batch: Batch, length: int) -> Target:
@@ -72,10 +72,10 @@ class GlobalNet(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(2 * hidden, size, batch_first=True)
 
-    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Rebuilt:
+    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         sentence = masked_mean(states.hidden, words).unsqueeze(1).expand_as(states.hidden)
         rows, _ = self.lstm(torch.cat([states.hidden, sentence], dim=-1))
-        return Rebuilt(rows, words, frames.shape[1], per_frame=False)
+        return Reconstruction(rows, words, frames.shape[1], per_frame=False)
 
 
 class LocalNet(nn.Module):
@@ -86,10 +86,10 @@ class LocalNet(nn.Module):
         self.attention = AdditiveAttention(hidden, size, attention)
         self.cell = nn.LSTMCell(hidden, size)
 
-    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Rebuilt:
+    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         caption = self.attention.prepare(Memory(states.hidden, words, states.hidden[:, 0]))
         rows = _frame_by_frame(self.cell, frames, lambda _, last: self.attention(last, caption)[0])
-        return Rebuilt(rows, frames, frames.shape[1], per_frame=True)
+        return Reconstruction(rows, frames, frames.shape[1], per_frame=True)
 
 
 class TransposedNet(nn.Module):
@@ -101,12 +101,12 @@ class TransposedNet(nn.Module):
         super().__init__()
         self.cell = nn.LSTMCell(hidden, size)
 
-    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Rebuilt:
+    def forward(self, states: ForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         assert states.attention is not None  # the options refuse a base without attention
         weights = states.attention * words.unsqueeze(-1)
         contexts = torch.bmm(weights.transpose(1, 2), states.hidden)
         rows = _frame_by_frame(self.cell, frames, lambda t, _: contexts[:, t])
-        return Rebuilt(rows, frames, frames.shape[1], per_frame=True)
+        return Reconstruction(rows, frames, frames.shape[1], per_frame=True)
 
 
 def _frame_by_frame(cell: nn.LSTMCell, frames: Tensor, context: Callable[[int, Tensor], Tensor]) -> Tensor:

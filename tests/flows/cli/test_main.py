@@ -21,7 +21,7 @@ from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe, shipped_recipes
 from storage.records import ArtifactRef
 from storage.runs import RunRecord, new_run_id, save_run
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 from tests import ROOT
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import TOY, Place
@@ -279,7 +279,7 @@ def test_gc_tells_what_goes_and_a_dry_run_keeps_it(longtake: Longtake, begun: Pa
     orphan = workspace.folder("seed", "orphan")
     orphan.mkdir(parents=True)
     (orphan / "weights").write_bytes(b"x" * 2000)
-    workspace.finish(Done(ref, "seed", {}, 1.0, "2024-01-01T00:00:00Z"))
+    workspace.finish(Completion(ref, "seed", {}, 1.0, "2024-01-01T00:00:00Z"))
     told = longtake("gc", "-w", begun, "--dry-run", "--json").json
     assert told["removed"] is False and [item["path"] for item in told["items"]] == [str(orphan)]
     assert told["bytes"] == told["items"][0]["bytes"] > 2000

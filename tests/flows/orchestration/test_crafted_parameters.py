@@ -12,7 +12,7 @@ import yaml
 
 from flows.demo import placed_recipe
 from flows.execute import title_of
-from flows.orchestration.deployments import OFFERS, Target, deployment_of
+from flows.orchestration.deployments import DEPLOYMENTS, Target, deployment_of
 from flows.recipe import load_recipe, recipe_text
 from storage.errors import LongtakeError
 from storage.workspace import Workspace
@@ -105,7 +105,7 @@ def test_templates_in_a_title_stay_text(place: Place) -> None:
 
 def test_nothing_of_an_event_reaches_a_run(tmp_path: Path) -> None:
     target = Target("demo", {"workspace": str(tmp_path), "recipe": "demo"}, "demo", "demo")
-    found = [trigger for name in OFFERS for trigger in deployment_of(name, target, "pool").triggers]
+    found = [trigger for name in DEPLOYMENTS for trigger in deployment_of(name, target, "pool").triggers]
     assert len(found) == 2
     for trigger in found:
         trigger.set_deployment_id(uuid4())

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from prefect.events import DeploymentEventTrigger
 
-from flows.orchestration.deployments import OFFERS, Target, deployment_of
+from flows.orchestration.deployments import DEPLOYMENTS, Target, deployment_of
 from flows.orchestration.events import DATASET_CHANGED, SOURCE_CHANGED, resource
 from flows.pipeline import STAGES
 from tests import ROOT
@@ -20,12 +20,12 @@ DEMO = Target("demo", VALUES, "demo", "demo")
 
 
 def schema(name: str) -> dict[str, Any]:
-    return OFFERS[name].load().parameters.model_dump()
+    return DEPLOYMENTS[name].load().parameters.model_dump()
 
 
-@pytest.mark.parametrize("name", OFFERS)
+@pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_every_parameter_has_a_type_and_an_explanation_for_the_form(name: str) -> None:
-    flow = OFFERS[name].load()
+    flow = DEPLOYMENTS[name].load()
     assert flow.name == name and flow.description
     for parameter, about in flow.parameters.properties.items():
         assert about.get("description", "").endswith("."), f"{name} does not explain {parameter}"
@@ -37,7 +37,7 @@ def test_the_form_offers_the_stages_as_a_list() -> None:
     assert schema("pipeline")["properties"]["until"]["enum"] == [stage.name for stage in STAGES]
 
 
-@pytest.mark.parametrize("name", OFFERS)
+@pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_a_deployment_takes_the_values_its_flow_knows(name: str) -> None:
     deployment = deployment_of(name, DEMO, "pool")
     expected: dict[str, Any] = {"recipe": "demo", "workspace": "/w", "settings": ["a.b=1"]}
@@ -47,7 +47,7 @@ def test_a_deployment_takes_the_values_its_flow_knows(name: str) -> None:
     assert deployment.full_name == f"{name}/demo" and deployment.work_pool_name == "pool"
     assert {"longtake", "recipe:demo", "dataset:demo"} <= set(deployment.tags)
     assert deployment.job_variables == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}, "signs of life"
-    assert deployment.entrypoint == OFFERS[name].flow, "found by its module, so that a worker needs no checkout"
+    assert deployment.entrypoint == DEPLOYMENTS[name].flow, "found by its module, so that a worker needs no checkout"
 
 
 def triggers(name: str, target: Target = DEMO) -> list[Any]:
@@ -69,17 +69,19 @@ def test_an_event_of_its_own_data_set_starts_a_refresh_and_enough_change_a_train
 
 
 def test_no_deployment_takes_parameters_from_an_event() -> None:
-    assert [trigger.parameters for name in OFFERS for trigger in triggers(name)] == [{}, {}]
+    assert [trigger.parameters for name in DEPLOYMENTS for trigger in triggers(name)] == [{}, {}]
 
 
 def test_without_a_recipe_only_a_person_starts_anything() -> None:
     bare = Target("longtake", {"workspace": "/w"})
-    for name in OFFERS:
+    for name in DEPLOYMENTS:
         assert triggers(name, bare) == [] and deployment_of(name, bare, "pool").parameters == {"workspace": "/w"}
 
 
 def test_the_clock_starts_refresh_alone() -> None:
-    scheduled = {name: deployment_of(name, DEMO, "pool", "0 3 * * *", "Europe/Berlin").schedules for name in OFFERS}
+    scheduled = {
+        name: deployment_of(name, DEMO, "pool", "0 3 * * *", "Europe/Berlin").schedules for name in DEPLOYMENTS
+    }
     assert [name for name, found in scheduled.items() if found] == ["refresh"]
     schedule = scheduled["refresh"][0].schedule
     assert (schedule.cron, schedule.timezone) == ("0 3 * * *", "Europe/Berlin")
@@ -87,8 +89,8 @@ def test_the_clock_starts_refresh_alone() -> None:
 
 def test_prefect_yaml_says_the_same_as_the_table() -> None:
     listed = {each["entrypoint"]: each for each in yaml.safe_load(YAML.read_text())["deployments"]}
-    assert list(listed) == ["{}/{}.py:{}".format(*offer.flow.split(".")) for offer in OFFERS.values()]
-    for (name, offer), said in zip(OFFERS.items(), listed.values(), strict=True):
+    assert list(listed) == ["{}/{}.py:{}".format(*offer.flow.split(".")) for offer in DEPLOYMENTS.values()]
+    for (name, offer), said in zip(DEPLOYMENTS.items(), listed.values(), strict=True):
         assert said["work_pool"]["job_variables"] == deployment_of(name, DEMO, "pool").job_variables
         assert said["description"] == offer.about and bool(said.get("schedules")) == offer.scheduled
         ours, theirs = triggers(name), said.get("triggers", [])

@@ -20,7 +20,7 @@ import errno, json, sys
 from collections import Counter
 from pathlib import Path
 from flows.orchestration.embedded_server import configure, started
-from storage.errors import BadInput, PassingFailure, UsageError
+from storage.errors import BadInput, TransientError, UsageError
 from storage.options import Options
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
@@ -106,7 +106,7 @@ def test_input_and_output_that_failed_is_tried_again(told: dict[str, Any]) -> No
 def test_what_fails_again_and_again_ends_in_words(told: dict[str, Any]) -> None:
     assert told["tries"]["broken"] == 4
     assert told["answers"]["broken"].startswith(
-        "PassingFailure: cannot write clip.mp4: Input/output error; check the disk"
+        "TransientError: cannot write clip.mp4: Input/output error; check the disk"
     )
 
 

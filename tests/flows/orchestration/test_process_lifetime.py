@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flows.orchestration.crash_recovery import bury, noted_runs
+from flows.orchestration.crash_recovery import mark_crashed, noted_runs
 from flows.orchestration.process_lifetime import child_environment, ends_with_us
 from tests.flows.test_end_to_end import TINY, command, environment, longtake
 
@@ -181,5 +181,5 @@ def test_a_run_is_noted_while_its_process_carries_it_out(tmp_path: Path) -> None
         note(None, _Run, None)
         (path,) = (tmp_path / "longtake-runs").iterdir()
         assert json.loads(path.read_bytes())["owner"] == os.getpid()
-        assert bury(tmp_path) == [], "who lives is not buried, and no server is asked"
+        assert mark_crashed(tmp_path) == [], "who lives is not buried, and no server is asked"
     assert not path.exists()

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from models.captioner import Captioner
 from models.captioners.lstm import SaLstmOptions, build_sa_lstm
 from models.captioners.recnet.captioner import RecNetOptions, build_recnet
-from models.captioners.recnet.reconstruction_loss import Reconstruction
+from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.captioners.recnet.reconstructors import GlobalNet, LocalNet, TransposedNet
 from models.layers.attention import AdditiveAttention
 from models.layers.lstm_decoder import ForcedStates, LstmDecoder
@@ -146,8 +146,8 @@ def test_forcing_equals_stepping_and_padding_plays_no_part(base: str, reconstruc
     check_padding_plays_no_part(captioner)
     batch = toy_batch(videos=4, captions=1, rows=6)
     which = recnet_options(base, reconstructor).loss
-    together = Reconstruction(which)(captioner, batch).item()
-    each = [Reconstruction(which)(captioner, alone(batch, i)).item() for i in range(4)]
+    together = ReconstructionLoss(which)(captioner, batch).item()
+    each = [ReconstructionLoss(which)(captioner, alone(batch, i)).item() for i in range(4)]
     assert together == pytest.approx(np.mean(each), rel=1e-5)
 
 
@@ -190,7 +190,7 @@ GOLDEN = {
 @pytest.mark.parametrize(("base", "reconstructor"), GOLDEN)
 def test_numbers_of_seeded_weights_are_those_on_record(base: str, reconstructor: str) -> None:
     captioner, batch = toy_recnet(base, reconstructor), toy_batch()
-    loss = Reconstruction(recnet_options(base, reconstructor).loss)(captioner, batch).item()
+    loss = ReconstructionLoss(recnet_options(base, reconstructor).loss)(captioner, batch).item()
     found = [*captioner(batch)[3, 1, :3].tolist(), loss]
     assert found == pytest.approx(GOLDEN[base, reconstructor], rel=1e-3)
 
@@ -203,6 +203,6 @@ def test_it_learns_eight_clips_by_heart_and_rebuilds_them_better(base: str, reco
     torch.manual_seed(0)
     options = recnet_options(base, reconstructor, embedding=16, hidden=32)
     captioner = build_recnet(options, SIZES, VOCABULARY)
-    objective = Objective(xe=(1.0, CrossEntropy()), rebuild=(0.1, Reconstruction(options.loss)))
+    objective = Objective(xe=(1.0, CrossEntropy()), rebuild=(0.1, ReconstructionLoss(options.loss)))
     losses = check_it_learns_eight_clips_by_heart(captioner, objective)
     assert losses[-1]["rebuild"] < 0.9 * losses[0]["rebuild"]

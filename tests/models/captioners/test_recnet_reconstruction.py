@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.captioners.recnet.reconstruction_loss import Reconstruction, global_distance, local_distance
-from models.captioners.recnet.reconstructors import GlobalNet, Rebuilt, Reconstructor, Target
+from models.captioners.recnet.reconstruction_loss import ReconstructionLoss, global_distance, local_distance
+from models.captioners.recnet.reconstructors import GlobalNet, Reconstruction, Reconstructor, Target
 from models.losses.cross_entropy import CrossEntropy
 from models.training.objective import Objective, Term
 from models.types import PAD, Batch, Memory
@@ -24,7 +24,7 @@ def test_distances_worked_out_by_hand() -> None:
     frames = torch.tensor([[True, True, False], [True, False, False]])
     target = Target(rows.masked_fill(~frames.unsqueeze(-1), 0.0), frames.unsqueeze(-1))
     owner = torch.tensor([0, 1, 0])
-    rebuilt = Rebuilt(torch.zeros(3, 3, 2), frames[owner], length=3, per_frame=True)
+    rebuilt = Reconstruction(torch.zeros(3, 3, 2), frames[owner], length=3, per_frame=True)
     assert local_distance(rebuilt, target, owner).tolist() == pytest.approx([2.5, 2**0.5, 2.5])  # (5 + 0) / 2
     assert global_distance(rebuilt, target, owner).tolist() == pytest.approx([2.5, 2**0.5, 2.5])  # |(1.5, 2)|
     rebuilt = replace(rebuilt, rows=torch.ones(3, 3, 2))
@@ -51,7 +51,7 @@ def test_the_loss_equals_a_loop_over_captions_and_frames(reconstructor: str, whi
         if which != "global":  # eq. 12
             loss += sum(float(np.sqrt(((z[j] - video[b, j]) ** 2).sum())) for j in frames) / len(frames)
         losses.append(loss)
-    assert Reconstruction(which)(captioner, batch).item() == pytest.approx(np.mean(losses), rel=1e-5)  # type: ignore[arg-type]
+    assert ReconstructionLoss(which)(captioner, batch).item() == pytest.approx(np.mean(losses), rel=1e-5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("base", ["sa_lstm", "s2vt"])
@@ -59,7 +59,7 @@ def test_the_loss_equals_a_loop_over_captions_and_frames(reconstructor: str, whi
 def test_padded_words_and_frames_play_no_part(base: str, reconstructor: str) -> None:
     captioner, batch = toy_recnet(base, reconstructor), toy_batch()
     assert batch.tokens is not None
-    term = Reconstruction(reconstructor)  # type: ignore[arg-type]
+    term = ReconstructionLoss(reconstructor)  # type: ignore[arg-type]
     nothing = {name: torch.full((4, 2, size), torch.nan) for name, size in SIZES.items()}
     padded = replace(
         batch,
@@ -77,7 +77,7 @@ def test_a_feature_that_a_video_lacks_is_not_asked_for() -> None:
     rebuilt = captioner.rebuilt(batch).rows[0, :, :6]
     frames = int(batch.masks["rgb"].sum())
     expected = (rebuilt[:frames] - batch.features["rgb"][0, :frames]).norm(dim=1).mean().item()
-    assert Reconstruction("local")(captioner, batch).item() == pytest.approx(expected, rel=1e-5)
+    assert ReconstructionLoss("local")(captioner, batch).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_feature_that_the_whole_batch_lacks_may_have_any_length() -> None:
@@ -88,7 +88,7 @@ def test_a_feature_that_the_whole_batch_lacks_may_have_any_length() -> None:
         features=batch.features | {"motion": torch.zeros(4, 1, 4)},
         masks=batch.masks | {"motion": torch.zeros(4, 1, dtype=torch.bool)},
     )
-    term = Reconstruction("both")
+    term = ReconstructionLoss("both")
     assert term(captioner, short).item() == pytest.approx(term(captioner, batch).item(), rel=1e-6)
 
 
@@ -104,7 +104,7 @@ def test_rows_that_follow_each_other_in_time_are_rebuilt_in_that_order() -> None
 @pytest.mark.parametrize("reconstructor", ["global", "both", "transpose"])
 def test_a_video_without_any_feature_counts_for_nothing_and_gives_finite_gradients(reconstructor: str) -> None:
     captioner, batch = toy_recnet(reconstructor=reconstructor), toy_batch(videos=3, captions=1)
-    term = Reconstruction("global" if reconstructor == "global" else "both")
+    term = ReconstructionLoss("global" if reconstructor == "global" else "both")
     assert batch.tokens is not None and batch.owner is not None
     others = replace(batch, tokens=batch.tokens[[0, 2]], owner=batch.owner[[0, 2]])
     expected = term(captioner, others).item()
@@ -119,7 +119,7 @@ def test_a_video_without_any_feature_counts_for_nothing_and_gives_finite_gradien
 
 def test_the_gradient_reaches_decoder_and_encoder() -> None:
     captioner = toy_recnet()
-    Reconstruction("local")(captioner, toy_batch()).backward()
+    ReconstructionLoss("local")(captioner, toy_batch()).backward()
     for part in ("encoder.", "decoder.gates_from_past", "reconstructor."):
         reached = [p.grad for name, p in captioner.named_parameters() if name.startswith(part)]
         assert any(grad is not None and bool(grad.abs().sum() > 0) for grad in reached)
@@ -131,7 +131,11 @@ def test_the_terms_of_an_objective_look_at_one_pass() -> None:
     captioner.encoder.register_forward_hook(lambda *_: encoded.append(1))  # type: ignore[attr-defined]
     assert captioner.reconstructor is not None
     captioner.reconstructor.register_forward_hook(lambda *_: encoded.append(10))
-    terms: dict[str, Term] = {"xe": CrossEntropy(), "mean": Reconstruction("global"), "frames": Reconstruction("local")}
+    terms: dict[str, Term] = {
+        "xe": CrossEntropy(),
+        "mean": ReconstructionLoss("global"),
+        "frames": ReconstructionLoss("local"),
+    }
     total, losses = Objective(xe=(1.0, terms["xe"]), mean=(0.2, terms["mean"]), frames=(0.1, terms["frames"]))(
         captioner, batch
     )
@@ -157,9 +161,9 @@ def test_what_is_shared_ends_with_the_step_and_is_never_anothers() -> None:
 def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
     batch = toy_batch()
     with pytest.raises(ValueError, match=r"local reconstruction loss compares frame by frame.*'transpose'"):
-        Reconstruction("local")(toy_recnet(reconstructor="global"), batch)
+        ReconstructionLoss("local")(toy_recnet(reconstructor="global"), batch)
     with pytest.raises(ValueError, match="no reconstructor"):
-        Reconstruction("global")(toy_captioner(), batch)
+        ReconstructionLoss("global")(toy_captioner(), batch)
 
     class WithoutStates(torch.nn.Module):
         def prepare(self, memory: Memory) -> Memory:

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from models.captioner import Captioner
-from models.captioners.recnet.reconstruction_loss import Reconstruction
+from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling, mixed_words
 from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
 from models.training.objective import Objective
@@ -135,7 +135,7 @@ def test_an_objective_takes_its_terms_to_the_epoch() -> None:
     xe, dxe, rebuild = (
         CrossEntropy(0.1, UP_AND_DOWN),
         DiscriminativeCrossEntropy(0.0, UP_AND_DOWN),
-        Reconstruction("local"),
+        ReconstructionLoss("local"),
     )
     objective = Objective(xe=(1.0, xe), dxe=(0.5, dxe), rebuild=(0.2, rebuild), plain=(2.0, lambda model, batch: model))
     later = objective.at(5)
@@ -160,11 +160,11 @@ def test_reconstruction_and_cross_entropy_share_a_mixed_pass() -> None:
     captioner, batch = toy_recnet(), toy_batch()
     sampling = ScheduledSampling(points=((0, 0.5),), own="sample")
     torch.manual_seed(0)
-    _, losses = Objective(xe=(1.0, CrossEntropy(sampling=sampling)), rebuild=(0.1, Reconstruction("local", sampling)))(
-        captioner, batch
-    )
+    _, losses = Objective(
+        xe=(1.0, CrossEntropy(sampling=sampling)), rebuild=(0.1, ReconstructionLoss("local", sampling))
+    )(captioner, batch)
     torch.manual_seed(0)
-    assert Reconstruction("local", sampling)(captioner, batch).item() == pytest.approx(losses["rebuild"].item())
+    assert ReconstructionLoss("local", sampling)(captioner, batch).item() == pytest.approx(losses["rebuild"].item())
 
 
 def test_a_captioner_learns_by_heart_with_a_schedule() -> None:

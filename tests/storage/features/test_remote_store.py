@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.errors import Mismatch, MissingFeatures, PassingFailure, StorageError, UsageError
+from storage.errors import Mismatch, MissingFeatures, StorageError, TransientError, UsageError
 from storage.features import maintenance, object_store
 from storage.features import segments as segments_module
 from storage.features.importing import import_features, imports
@@ -239,9 +239,9 @@ def test_a_place_that_cannot_be_reached_says_what_to_check(tmp_path, url, monkey
     store = make(tmp_path / "a", 1)
     with pytest.raises(StorageError, match=r"no-such-bucket/x: .*check the bucket's name, AWS_ACCESS_KEY_ID") as caught:
         mirror("s3://no-such-bucket/x", store).push()
-    assert not isinstance(caught.value, PassingFailure), "an answer: trying again does not help"
+    assert not isinstance(caught.value, TransientError), "an answer: trying again does not help"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(PassingFailure, match="AWS_ENDPOINT_URL, then run the same command"):
+    with pytest.raises(TransientError, match="AWS_ENDPOINT_URL, then run the same command"):
         mirror(url, store).pull()
     for wrong in ("ftp://host/x", "bucket/x"):
         with pytest.raises(UsageError, match="give s3://bucket/prefix"):

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from storage.errors import BadMedia, PassingFailure
+from storage.errors import BadMedia, TransientError
 from storage.files.disk_check import read_through
-from storage.files.file_cache import Ledger
+from storage.files.file_cache import FileCache
 from storage.media import frame_stream
 from storage.media import probe as probe_module
 from storage.media.frame_sampling import Uniform
-from storage.media.frame_stream import End, Look, LookJob, Missed, StartOver, gather, look_at
+from storage.media.frame_stream import DecodeJob, EndOfStream, Failed, FrameRequest, Restart, gather, stream_frames
 from storage.media.probe import probe
 from tests.storage.clips import make_clip
 
@@ -48,17 +48,17 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_probe_on_a_failing_disk_says_so(clip: Path, failing: None) -> None:
-    with pytest.raises(PassingFailure, match=r"cannot read .*clip.mp4: Input/output error; check the disk"):
+    with pytest.raises(TransientError, match=r"cannot read .*clip.mp4: Input/output error; check the disk"):
         probe(clip)
 
 
 def test_a_fingerprint_on_a_failing_disk_says_so(tmp_path: Path, clip: Path, failing: None) -> None:
-    with pytest.raises(PassingFailure, match=r"clip.mp4: Input/output error.*take it out of the folder"):
-        Ledger(tmp_path / "ledger.sqlite").fingerprint(tmp_path, ["clip.mp4"])
+    with pytest.raises(TransientError, match=r"clip.mp4: Input/output error.*take it out of the folder"):
+        FileCache(tmp_path / "ledger.sqlite").fingerprint(tmp_path, ["clip.mp4"])
 
 
 def test_a_file_that_is_not_there_has_no_fingerprint(tmp_path: Path) -> None:
-    assert Ledger(tmp_path / "ledger.sqlite").fingerprint(tmp_path, ["gone.mp4"]) == {"gone.mp4": None}
+    assert FileCache(tmp_path / "ledger.sqlite").fingerprint(tmp_path, ["gone.mp4"]) == {"gone.mp4": None}
 
 
 def test_a_probe_that_failed_for_a_moment_is_made_again(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,20 +74,20 @@ def test_a_probe_that_failed_for_a_moment_is_made_again(clip: Path, monkeypatch:
     assert probe(clip).frames == calm.frames and len(calls) == 2
 
 
-@pytest.mark.parametrize("event", [Missed(("few",), BadMedia("undecodable", "not read")), End(damaged=True)])
+@pytest.mark.parametrize("event", [Failed(("few",), BadMedia("undecodable", "not read")), EndOfStream(damaged=True)])
 def test_a_look_that_failed_for_a_moment_is_taken_again(
     clip: Path, monkeypatch: pytest.MonkeyPatch, event: frame_stream.Event
 ) -> None:
-    job = LookJob(clip, {"few": Look(Uniform(frames=3), frame_stream.WHOLE)}, None, probe(clip))
-    calm, real, calls = gather(look_at(job))["few"], frame_stream._look, []
+    job = DecodeJob(clip, {"few": FrameRequest(Uniform(frames=3), frame_stream.WHOLE)}, None, probe(clip))
+    calm, real, calls = gather(stream_frames(job))["few"], frame_stream._look, []
 
-    def at_first_cut_short(job: LookJob) -> Iterator[frame_stream.Event]:
+    def at_first_cut_short(job: DecodeJob) -> Iterator[frame_stream.Event]:
         calls.append(job)
         yield from [event] if len(calls) == 1 else real(job)
 
     monkeypatch.setattr(frame_stream, "_look", at_first_cut_short)
-    events = list(look_at(job))
-    assert StartOver(("few",)) in events and len(calls) == 2
+    events = list(stream_frames(job))
+    assert Restart(("few",)) in events and len(calls) == 2
     again = gather(events)["few"]
     assert (again.images == calm.images).all() and not again.damaged
 

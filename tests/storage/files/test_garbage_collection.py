@@ -17,7 +17,7 @@ from storage.files.garbage_collection import collect, find_garbage, lock_name
 from storage.records import ArtifactRef
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.runs import RunRecord, latest_runs, load_runs, new_run_id, save_run
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 
 STAGES = ("catalogue", "seed", "report")
 
@@ -28,7 +28,7 @@ def result(workspace: Workspace, stage: str, key: str, size: int = 100) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data").write_bytes(b"x" * size)
     ref = ArtifactRef(stage, f"artifacts/{stage}/{key}", key)
-    workspace.finish(Done(ref, stage, {}, 1.0, "2024-01-01T00:00:00Z"))
+    workspace.finish(Completion(ref, stage, {}, 1.0, "2024-01-01T00:00:00Z"))
     return folder
 
 

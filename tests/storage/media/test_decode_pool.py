@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.errors import BadMedia, PassingFailure
+from storage.errors import BadMedia, TransientError
 from storage.media import decode_pool, decode_worker
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Uniform
-from storage.media.frame_stream import Look, LookJob, gather, look_at
+from storage.media.frame_stream import DecodeJob, FrameRequest, gather, stream_frames
 from storage.media.probe import probe
 from storage.media.resize import Fit
 from tests import ROOT
@@ -143,7 +143,7 @@ if number < {kills}:
         if kills == 2:
             assert list(pool.run(act, ["a"])) == [("a", "a done")]
         else:
-            with pytest.raises(PassingFailure, match="ended by SIGKILL as it started"):
+            with pytest.raises(TransientError, match="ended by SIGKILL as it started"):
                 list(pool.run(act, ["a"]))
     assert len(count.read_text()) == 3
 
@@ -152,7 +152,7 @@ def test_a_disk_that_does_not_answer_is_no_fault_of_the_video(tmp_path: Path, mo
     monkeypatch.setattr(decode_pool, "read_through", hangs_when_read)
     with (
         DecodePool(1, timeout=1.0) as pool,
-        pytest.raises(PassingFailure, match=r"clip: no answer within 1 s; check the d"),
+        pytest.raises(TransientError, match=r"clip: no answer within 1 s; check the d"),
     ):
         list(pool.run(forever, [tmp_path / "clip"]))
 
@@ -267,12 +267,12 @@ def test_videos_are_probed_and_decoded(pool: DecodePool, tmp_path: Path, workers
     bad = probes.pop(tmp_path / "bad.mp4")
     assert isinstance(bad, BadMedia) and bad.kind == "not_media"
     jobs = [
-        LookJob(path, {"few": Look(Uniform(frames=3), Fit(size=(48, 32)))}, None, found)
+        DecodeJob(path, {"few": FrameRequest(Uniform(frames=3), Fit(size=(48, 32)))}, None, found)
         for path, found in probes.items()
         if not isinstance(found, BadMedia)
     ]
     assert len(jobs) == 3
-    for job, events in chosen.stream(look_at, jobs):
+    for job, events in chosen.stream(stream_frames, jobs):
         answer = gather(events)
         assert answer["few"].images.shape == (3, 1, 32, 48, 3)
         assert read_numbers(answer["few"].images) == answer["few"].indices.ravel().tolist()

@@ -12,16 +12,16 @@ from storage.errors import BadMedia
 from storage.media import frame_stream as module
 from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Uniform, choose_frames
 from storage.media.frame_stream import (
-    End,
-    Listen,
-    Look,
-    LookJob,
-    Missed,
-    Piece,
-    StartOver,
+    AudioRequest,
+    Chunk,
+    DecodeJob,
+    EndOfStream,
+    Failed,
+    FrameRequest,
+    Restart,
     gather,
-    look_at,
     read_samples,
+    stream_frames,
 )
 from storage.media.log_mel import patches
 from storage.media.probe import probe
@@ -46,11 +46,13 @@ def test_every_sampling_gets_its_frames_whatever_the_size_of_the_pieces(tmp_path
     path = make_clip(tmp_path / "a.mp4", 90)
     found = probe(path)
     events = list(
-        look_at(LookJob(path, {name: Look(how, module.WHOLE) for name, how in SAMPLINGS.items()}, None, found))
+        stream_frames(
+            DecodeJob(path, {name: FrameRequest(how, module.WHOLE) for name, how in SAMPLINGS.items()}, None, found)
+        )
     )
-    assert isinstance(events[-1], End) and not events[-1].damaged
+    assert isinstance(events[-1], EndOfStream) and not events[-1].damaged
     for name, how in SAMPLINGS.items():
-        mine = [event for event in events if isinstance(event, Piece) and event.look == name]
+        mine = [event for event in events if isinstance(event, Chunk) and event.look == name]
         plan = choose_frames(how, found.pts)
         assert 1 < len(mine) <= len(plan)
         assert np.array_equal(np.concatenate([piece.indices for piece in mine]), plan)
@@ -61,7 +63,7 @@ def test_a_window_keeps_only_the_frames_that_later_positions_need(tmp_path: Path
     path = make_clip(tmp_path / "a.mp4", 120)
     found = probe(path)
     plan = choose_frames(SAMPLINGS["clips"], found.pts)
-    window = module._Window("clips", Look(SAMPLINGS["clips"], module.WHOLE), plan, found)
+    window = module._Window("clips", FrameRequest(SAMPLINGS["clips"], module.WHOLE), plan, found)
     most = 0
     for number in np.unique(plan):
         window.take(int(number), module._Shown(np.zeros((2, 2, 3), np.uint8)))
@@ -72,8 +74,8 @@ def test_a_window_keeps_only_the_frames_that_later_positions_need(tmp_path: Path
 def test_frames_are_fitted_as_the_net_wants_them(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 10)
     fits = {"crop": Fit(short=32, crop=(32, 32)), "squash": Fit(size=(20, 30), interpolation="bicubic"), "whole": Fit()}
-    looks = {name: Look(Uniform(frames=3), fit) for name, fit in fits.items()}
-    frames = gather(look_at(LookJob(path, looks, None, probe(path))))
+    looks = {name: FrameRequest(Uniform(frames=3), fit) for name, fit in fits.items()}
+    frames = gather(stream_frames(DecodeJob(path, looks, None, probe(path))))
     assert {name: frames[name].images.shape for name in fits} == {
         "crop": (3, 1, 32, 32, 3),
         "squash": (3, 1, 30, 20, 3),
@@ -112,9 +114,9 @@ def test_fewer_frames_than_promised_start_over_on_what_is_there(tmp_path: Path, 
     path = make_clip(tmp_path / "a.mp4", 40)
     found = probe(path)
     longer = replace(found, frames=60, pts=np.arange(60) / 25, reader="pyav")
-    events = list(look_at(LookJob(path, {"few": Look(Uniform(frames=6), module.WHOLE)}, None, longer)))
-    assert any(isinstance(event, StartOver) for event in events)
-    assert isinstance(events[-1], End) and events[-1].damaged
+    events = list(stream_frames(DecodeJob(path, {"few": FrameRequest(Uniform(frames=6), module.WHOLE)}, None, longer)))
+    assert any(isinstance(event, Restart) for event in events)
+    assert isinstance(events[-1], EndOfStream) and events[-1].damaged
     sampled = gather(events)["few"]
     assert read_numbers(sampled.images) == choose_frames(Uniform(frames=6), found.pts).ravel().tolist()
 
@@ -123,19 +125,17 @@ def test_a_look_does_not_depend_on_the_looks_beside_it(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 40)
     found = probe(path)
     promised = replace(found, frames=60, pts=np.arange(60) / 25, reader="pyav")
-    early = Look(Uniform(frames=2), module.WHOLE)
-    late = Look(EveryNth(stride=7), module.WHOLE)
-    alone = gather(look_at(LookJob(path, {"early": early}, (0.0, 1.0), promised)))["early"]
-    events = list(module._look(LookJob(path, {"early": early, "late": late}, None, promised)))
-    assert [event.looks for event in events if isinstance(event, StartOver)] == [("early", "late")], (
-        "both reach too far"
-    )
-    near = list(look_at(LookJob(path, {"early": early, "late": late}, (0.0, 1.0), promised)))
-    assert not any(isinstance(event, StartOver) for event in near)
+    early = FrameRequest(Uniform(frames=2), module.WHOLE)
+    late = FrameRequest(EveryNth(stride=7), module.WHOLE)
+    alone = gather(stream_frames(DecodeJob(path, {"early": early}, (0.0, 1.0), promised)))["early"]
+    events = list(module._look(DecodeJob(path, {"early": early, "late": late}, None, promised)))
+    assert [event.looks for event in events if isinstance(event, Restart)] == [("early", "late")], "both reach too far"
+    near = list(stream_frames(DecodeJob(path, {"early": early, "late": late}, (0.0, 1.0), promised)))
+    assert not any(isinstance(event, Restart) for event in near)
     assert np.array_equal(gather(near)["early"].images, alone.images)
-    first = Look(EveryNth(stride=60), module.WHOLE)
-    events = list(module._look(LookJob(path, {"first": first, "late": late}, None, promised)))
-    assert [event.looks for event in events if isinstance(event, StartOver)] == [("late",)], "the first frame is there"
+    first = FrameRequest(EveryNth(stride=60), module.WHOLE)
+    events = list(module._look(DecodeJob(path, {"first": first, "late": late}, None, promised)))
+    assert [event.looks for event in events if isinstance(event, Restart)] == [("late",)], "the first frame is there"
     assert read_numbers(gather(events)["first"].images) == [0]
 
 
@@ -144,19 +144,23 @@ def test_sound_is_heard_in_patches_and_silence_is_an_answer(tmp_path: Path) -> N
 
     loud = make_clip(tmp_path / "loud.mp4", 60, tone=440.0)
     still = make_clip(tmp_path / "still.mp4", 60)
-    events = list(look_at(LookJob(loud, {"ears": Listen()}, None, probe(loud))))
-    heard = np.concatenate([event.items for event in events if isinstance(event, Piece)])
+    events = list(stream_frames(DecodeJob(loud, {"ears": AudioRequest()}, None, probe(loud))))
+    heard = np.concatenate([event.items for event in events if isinstance(event, Chunk)])
     sound = read_audio(loud)
     assert sound is not None and np.array_equal(heard, patches(sound)) and len(heard) == 2
-    assert [type(event) for event in look_at(LookJob(still, {"ears": Listen()}, None, probe(still)))] == [End]
+    assert [type(event) for event in stream_frames(DecodeJob(still, {"ears": AudioRequest()}, None, probe(still)))] == [
+        EndOfStream
+    ]
 
 
 def test_what_cannot_be_seen_is_missed_and_the_rest_is_heard(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 60, tone=440.0)
-    beyond = LookJob(path, {"eyes": Look(Uniform(frames=2), module.WHOLE), "ears": Listen()}, (50.0, 60.0), probe(path))
-    events = list(look_at(beyond))
-    assert isinstance(events[0], Missed) and events[0].looks == ("eyes",) and events[0].bad.kind == "segment_outside"
-    assert isinstance(events[-1], End)
+    beyond = DecodeJob(
+        path, {"eyes": FrameRequest(Uniform(frames=2), module.WHOLE), "ears": AudioRequest()}, (50.0, 60.0), probe(path)
+    )
+    events = list(stream_frames(beyond))
+    assert isinstance(events[0], Failed) and events[0].looks == ("eyes",) and events[0].bad.kind == "segment_outside"
+    assert isinstance(events[-1], EndOfStream)
     with pytest.raises(BadMedia):
         gather(events)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage.results import read_captions
 from storage.text.references import References
-from tasks.evaluation.near_duplicates import caption_twins, judge
+from tasks.evaluation.near_duplicates import captioned_duplicates, judge
 from tasks.framework.feature_access import FeatureAccess
 from tests.tasks.toy_run import ToyRun
 
@@ -37,8 +37,8 @@ def test_pairs_are_the_closest_and_each_video_is_in_one_at_most(toy: ToyRun) -> 
     access = FeatureAccess.open(features.workspace, features.work().folder, ("scene",))
     said = {row.video_id: row.caption for row in read_captions(captions.work().folder)}
     truth = References(toy.text().work().folder).sentences("test")
-    pairs = caption_twins(access, "scene", said, truth, 12, "cpu")
+    pairs = captioned_duplicates(access, "scene", said, truth, 12, "cpu")
     seen = [id for pair in pairs for id in (pair.first, pair.second)]
     assert len(seen) == len(set(seen)) == 4
     assert [pair.distance for pair in pairs] == sorted(pair.distance for pair in pairs)
-    assert caption_twins(access, "scene", said, truth, 0, "cpu") == []
+    assert captioned_duplicates(access, "scene", said, truth, 0, "cpu") == []

@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
-from storage.errors import BadMedia, MissingFeatures, PassingFailure, UsageError
+from storage.errors import BadMedia, MissingFeatures, TransientError, UsageError
 from storage.features.store import FeatureStore
 from storage.workspace import Workspace
 from tasks import extract_features
@@ -28,7 +28,7 @@ from tasks.extraction.engine import Outcome
 from tasks.extraction.shards import Shard, run_shards
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job, Stage
+from tasks.framework.stage import Stage, StageRun
 from tests.tasks.process_family import MARK, busy_workers, family, kill_a_busy_worker, wait_for
 from tests.tasks.toy_run import ToyRun
 
@@ -137,8 +137,8 @@ def digests(workspace: Workspace) -> dict[str, str]:
     return {store.path.name: store.view().digest() for store in stores}
 
 
-def features_on(runtime: Runtime, toy: ToyRun, workspace: Workspace) -> Job:
-    def alone(stage: Stage, options: Any, data: Path, **inputs: Any) -> Job:
+def features_on(runtime: Runtime, toy: ToyRun, workspace: Workspace) -> StageRun:
+    def alone(stage: Stage, options: Any, data: Path, **inputs: Any) -> StageRun:
         job = stage.job(workspace, data, runtime, options, inputs)
         job.carry_out()
         return job
@@ -248,7 +248,7 @@ def test_workers_that_are_killed_as_they_start_end_the_try_with_words(
     killer = threading.Thread(target=kill_on)
     killer.start()
     try:
-        with pytest.raises(PassingFailure, match="the dask cluster of this machine does not start"):
+        with pytest.raises(TransientError, match="the dask cluster of this machine does not start"):
             features_on(DASK, toy, workspace)
     finally:
         over.set()

@@ -9,12 +9,12 @@ from pathlib import Path
 from storage.features.store import FeatureStore
 from storage.runs import RunRecord, save_run
 from tasks.extraction.dead_rows import find_dead_rows
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tests.tasks.toy_run import ToyRun
 
 
-def record(job: Job, id: str, state: str = "done") -> RunRecord:
-    stores = tuple(source.store for source in job.memo.values())
+def record(job: StageRun, id: str, state: str = "done") -> RunRecord:
+    stores = tuple(source.store for source in job.prepared.values())
     stages = {"extract_features": ("extract_features", job.ref.key)}
     run = RunRecord(id, "toy", "demo", str(job.data), {}, stages, stores, "", state)
     save_run(job.workspace, run)

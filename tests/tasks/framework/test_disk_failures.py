@@ -13,7 +13,7 @@ from storage.errors import StorageError
 from storage.options import Options
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Made, Work, stage
+from tasks.framework.stage import StageContext, StageResult, stage
 
 # Carries out the real text stage; what happens to the disk meanwhile follows below.
 SCRIPT = """
@@ -79,7 +79,7 @@ print(json.dumps([message, left_over(), attempt(job), job.done() is not None]))
 )
 def test_a_failing_disk_is_told_in_words(workspace: Workspace, number: int, remedy: str) -> None:
     @stage(version=1)
-    def writes(work: Work, options: Options) -> Made:
+    def writes(work: StageContext, options: Options) -> StageResult:
         raise OSError(number, "the system's words", str(work.folder / "big.bin"))
 
     with pytest.raises(StorageError, match=rf"big\.bin: the system's words; .*{remedy}"):

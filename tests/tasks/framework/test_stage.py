@@ -19,10 +19,10 @@ from storage.errors import BadInput
 from storage.files.atomic import write_parquet, write_text
 from storage.options import Options
 from storage.records import ArtifactRef, Problem
-from storage.workspace import Done, Workspace
+from storage.workspace import Completion, Workspace
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Foresight, Job, Made, Stage, Work, stage
+from tasks.framework.stage import KeyInputs, Stage, StageContext, StageResult, StageRun, stage
 
 SLOW = """
 import sys, time
@@ -64,16 +64,16 @@ def toy_stage(log: list[str]) -> Stage:
     """Writes one file and notes that it worked."""
 
     @stage(version=1)
-    def toy(work: Work, options: ToyOptions, **inputs: ArtifactRef) -> Made:
+    def toy(work: StageContext, options: ToyOptions, **inputs: ArtifactRef) -> StageResult:
         assert not (work.folder / "done.json").exists(), "the marker is written last"
         log.append("worked")
         write_text(work.folder / "result.txt", "x" * options.size)
-        return Made(options.size, {"size": options.size})
+        return StageResult(options.size, {"size": options.size})
 
     return toy
 
 
-def job(toy: Stage, workspace: Workspace, options: Options | None = None, **inputs: ArtifactRef) -> Job:
+def job(toy: Stage, workspace: Workspace, options: Options | None = None, **inputs: ArtifactRef) -> StageRun:
     return toy.job(workspace, workspace.root, Runtime(decoders=0), options or ToyOptions(), inputs)
 
 
@@ -86,7 +86,7 @@ def test_the_key_follows_name_version_options_and_inputs(workspace: Workspace, t
         job(toy_stage, workspace, captions=replace(CAPTIONS, key="k2")),
         job(toy_stage, workspace, text=CAPTIONS),
         job(toy_stage, workspace),
-        job(replace(toy_stage, foresee=lambda *_, **__: Foresight(extra="weights")), workspace, captions=CAPTIONS),
+        job(replace(toy_stage, key_inputs=lambda *_, **__: KeyInputs(extra="weights")), workspace, captions=CAPTIONS),
     ]
     keys = {base.key, *(other.ref.key for other in others)}
     assert len(keys) == 1 + len(others)
@@ -154,10 +154,10 @@ def test_a_result_whose_file_was_deleted_is_made_again(workspace: Workspace, toy
 def test_what_lies_outside_the_folder_counts_too(workspace: Workspace, toy_stage: Stage) -> None:
     outside = workspace.root / "outside"
 
-    def intact(work: Work, done: Done) -> bool:
+    def is_valid(work: StageContext, done: Completion) -> bool:
         return outside.exists()
 
-    made = job(replace(toy_stage, intact=intact), workspace)
+    made = job(replace(toy_stage, is_valid=is_valid), workspace)
     outside.write_text("rows")
     made.carry_out()
     assert made.done() is not None
@@ -172,12 +172,12 @@ def test_a_failing_stage_leaves_no_marker_and_goes_on_from_its_files(
     seen: list[bool] = []
 
     @stage(version=1)
-    def fails(work: Work, options: ToyOptions) -> Made:
+    def fails(work: StageContext, options: ToyOptions) -> StageResult:
         seen.append((work.folder / "half").exists())
         write_text(work.folder / "half", "so far")
         if len(seen) == 1:
             raise failure
-        return Made(1)
+        return StageResult(1)
 
     made = job(fails, workspace)
     with pytest.raises(type(failure)):
@@ -188,10 +188,10 @@ def test_a_failing_stage_leaves_no_marker_and_goes_on_from_its_files(
 
 def test_threads_that_want_the_same_result_share_it(workspace: Workspace, log: list[str]) -> None:
     @stage(version=1)
-    def slow(work: Work, options: ToyOptions) -> Made:
+    def slow(work: StageContext, options: ToyOptions) -> StageResult:
         log.append("worked")
         time.sleep(0.2)
-        return Made(1)
+        return StageResult(1)
 
     did: list[bool] = []
     wanted = [threading.Thread(target=lambda: did.append(job(slow, workspace).carry_out()[1])) for _ in range(4)]

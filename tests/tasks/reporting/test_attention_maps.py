@@ -19,7 +19,7 @@ from storage.text.references import References
 from tasks.extract_features import ExtractOptions
 from tasks.extraction.extractors import TaggerFeature
 from tasks.framework.feature_access import FeatureAccess
-from tasks.reporting.attention_maps import Places, boxes_beside, cells_of, find_gazes
+from tasks.reporting.attention_maps import Places, boxes_beside, cells_of, find_attention_maps
 from tests.tasks.toy_run import SAMPLING, ToyRun
 
 GRID = ExtractOptions(
@@ -69,7 +69,7 @@ def test_each_word_of_g2l_shows_the_cell_that_it_was_read_from(grid) -> None:
     words = text.vocabulary.words[5:8]
     row = a_row(access, " ".join(words))
     places = Places(cells_of(16))
-    gaze = find_gazes(net, options, access, places, text.vocabulary, [row], "cpu")[row.video_id]
+    gaze = find_attention_maps(net, options, access, places, text.vocabulary, [row], "cpu")[row.video_id]
     times = access.views["cells"].pts(row.video_id)
     assert len(gaze.regions) == 3
     for regions in gaze.regions:
@@ -85,7 +85,7 @@ def test_the_key_frame_of_vre_is_a_moment_of_the_video(grid) -> None:
     torch.manual_seed(3)
     net = build_captioner(options, {"scene": access.sizes["scene"]}, len(text.vocabulary)).eval()
     rows = [CaptionRow(id, "a red circle", -1.0) for id in access.rows["scene"]]
-    found = find_gazes(net, options, one, None, text.vocabulary, rows, "cpu")
+    found = find_attention_maps(net, options, one, None, text.vocabulary, rows, "cpu")
     for row in rows:
         features, masks = one.read([row.video_id])
         frame = int(net.encode(features, masks).extras["key_frame"])
@@ -97,10 +97,10 @@ def test_positions_that_only_longer_videos_have_are_left_out(grid) -> None:
     options = SaLstmOptions(features=("scene",), embedding=8, hidden=8, attention=8)
     net = build_captioner(options, access.sizes, len(text.vocabulary)).eval()
     row = a_row(access, "one", [[0.1, 0.2, 0.3, 0.4, 0.0, 0.0]])
-    gaze = find_gazes(net, options, access, None, text.vocabulary, [row], "cpu")[row.video_id]
+    gaze = find_attention_maps(net, options, access, None, text.vocabulary, [row], "cpu")[row.video_id]
     assert (gaze.weights, gaze.timeline) == ([[0.1, 0.2, 0.3, 0.4]], True)
     both = SaLstmOptions(features=("scene", "scene2"), join="time", embedding=8, hidden=8, attention=8)
-    joined = find_gazes(net, both, access, None, text.vocabulary, [row], "cpu")[row.video_id]
+    joined = find_attention_maps(net, both, access, None, text.vocabulary, [row], "cpu")[row.video_id]
     assert (joined.weights, joined.timeline) == (row.attention, False)
 
 
@@ -112,7 +112,7 @@ def test_attention_over_the_cells_of_a_grid_is_told_by_frame_and_by_cell(grid) -
     weights = np.full(32, 0.2 / 31)
     weights[16 + 15] = 0.8  # the last cell of the second frame
     row = a_row(access, "one", [weights.tolist()])
-    gaze = find_gazes(net, options, cells, Places(cells_of(16)), text.vocabulary, [row], "cpu")[row.video_id]
+    gaze = find_attention_maps(net, options, cells, Places(cells_of(16)), text.vocabulary, [row], "cpu")[row.video_id]
     assert gaze.weights is not None and gaze.weights[0] == pytest.approx([0.1032, 0.8968], abs=1e-3)
     (region,) = gaze.regions[0]
     assert (region.box, region.weight) == ((0.75, 0.75, 1.0, 1.0), pytest.approx(0.8))

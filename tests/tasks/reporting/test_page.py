@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from storage.errors import BadInput
-from storage.neighbours import Twins
+from storage.neighbours import NearDuplicates
 from tasks.reporting.charts import line_chart, plain_number
-from tasks.reporting.page import Clip, Curve, Region, ReportPage, Score, StageLine, TwinClips
+from tasks.reporting.page import Clip, Curve, DuplicateClips, Region, ReportPage, Score, StageLine
 from tasks.reporting.published import Published
 from tasks.reporting.rendering import CLIPS_A_PAGE, PROBLEMS_SHOWN, readable_duration, render_report
 
@@ -138,8 +138,8 @@ def test_text_from_data_never_becomes_markup():
         attention=([EVIL], [[1.0, 0.0]]),
         words=[(EVIL, 0.5)],
     )
-    twins = TwinClips(clip, clip, 0.5, "mixed up")
-    near = Twins(EVIL, EVIL, 0.0, (EVIL,), (EVIL,))
+    twins = DuplicateClips(clip, clip, 0.5, "mixed up")
+    near = NearDuplicates(EVIL, EVIL, 0.0, (EVIL,), (EVIL,))
     spoken = a_clip(caption=f"<b>{EVIL}".replace(" ", ""), attention=([f"<b>{EVIL}".replace(" ", "")], [[1.0]]))
     page = ReportPage(
         title=EVIL,
@@ -152,7 +152,7 @@ def test_text_from_data_never_becomes_markup():
         warnings=[EVIL],
         not_shown=[EVIL],
         twins=[twins],
-        training_twins=[(EVIL, near)],
+        training_duplicates=[(EVIL, near)],
         scores=[Score(EVIL, 1.0, True, EVIL, (0.5, 1.5)), Score("CIDEr", 1.0)],
         masking=Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]}),
         curves=[Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]})],

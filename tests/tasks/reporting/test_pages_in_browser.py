@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tasks.reporting.page import Clip, Region, TwinClips
+from tasks.reporting.page import Clip, DuplicateClips, Region
 from tasks.reporting.pictures import frames_each, small
 from tasks.reporting.rendering import CLIPS_A_PAGE, render_comparison, render_report
 from tests.browser import CHROMIUM, Page, browser_page
@@ -39,7 +39,7 @@ def whole_report() -> str:
     regions = [[Region(0.0, (0.25, 0.5, 0.75, 1.0), 0.6)]]
     clips = [a_clip(n, cider=n / 2, caption=f"{EVIL} number {n}", attention=None) for n in range(CLIPS_A_PAGE + 30)]
     clips.append(a_clip(900, cider=8.1, regions=regions, key_time=1.4))
-    twins = [TwinClips(clips[0], clips[1], 0.5, "mixed up")]
+    twins = [DuplicateClips(clips[0], clips[1], 0.5, "mixed up")]
     return render_report(a_page(clips=clips, twins=twins, alarms=["random"], story=["It ran."] * 5))
 
 

@@ -16,7 +16,7 @@ from storage.results import read_jsonl
 from storage.workspace import Workspace
 from tasks.boost import BoostingOptions, BoostOptions, boost
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.seed import SeedingOptions, SeedOptions, seed
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
@@ -46,11 +46,11 @@ def inputs(toy: ToyRun, **more: Any) -> dict[str, Any]:
     return found | {"text_train": text.part("train"), "text_val": text.part("val")} | more
 
 
-def job_of(toy: ToyRun, workspace: Workspace, stage: Any, options: Any, nproc: int, **more: Any) -> Job:
+def job_of(toy: ToyRun, workspace: Workspace, stage: Any, options: Any, nproc: int, **more: Any) -> StageRun:
     return stage.job(workspace, toy.data, Runtime(device="cpu", threads=1, nproc=nproc), options, inputs(toy, **more))
 
 
-def outcome(job: Job) -> tuple[list[dict[str, Any]], Checkpoint, dict[str, Any]]:
+def outcome(job: StageRun) -> tuple[list[dict[str, Any]], Checkpoint, dict[str, Any]]:
     job.carry_out(force=True)
     folder, done = job.work().folder, job.done()
     assert done is not None
@@ -62,7 +62,7 @@ OF_PARTS = ("reward_std", "unique", "entropy", "warning")
 """What the curve of boosting says of each process's part of a batch, not of the whole."""
 
 
-def assert_alike(one: Job, two: Job) -> None:
+def assert_alike(one: StageRun, two: StageRun) -> None:
     assert one.ref.key == two.ref.key, "how many processes train is no part of what is trained"
     (curve, weights, summary), (curve_2, weights_2, summary_2) = outcome(one), outcome(two)
     for point in (*curve, *curve_2, summary, summary_2):

@@ -14,7 +14,7 @@ from models.training.objective import Objective
 from storage.checkpoints import Checkpoint
 from storage.errors import UsageError
 from storage.results import read_jsonl
-from tasks.framework.stage import Job
+from tasks.framework.stage import StageRun
 from tasks.seed import ReconstructionPhases, SeedingOptions, SeedOptions
 from tests.tasks.toy_run import CAPTIONER, ToyRun
 
@@ -24,7 +24,7 @@ def recnet(**seeding: Any) -> SeedOptions:
     return SeedOptions(captioner=RecNetOptions(base=CAPTIONER, attention=8), seeding=SeedingOptions(**how), max_words=8)
 
 
-def weights(job: Job) -> dict[str, np.ndarray]:
+def weights(job: StageRun) -> dict[str, np.ndarray]:
     return Checkpoint.load(job.work().folder / "captioner.safetensors").tensors
 
 

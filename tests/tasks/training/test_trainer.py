@@ -21,10 +21,10 @@ from storage.records import ArtifactRef
 from storage.results import read_jsonl
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Work
+from tasks.framework.stage import StageContext
 from tasks.training import trainer as training_run
 from tasks.training.state import resume
-from tasks.training.trainer import Judgement, Trained, Training, finish_training
+from tasks.training.trainer import Trained, Training, ValidationResult, finish_training
 from tests.models.toy_captions import toy_batch, toy_captioner
 
 EPOCHS, STEPS = 4, 3
@@ -58,7 +58,7 @@ def training(scores: list[float] | None = None, **changes: Any) -> Training:
         how=FitOptions(epochs=EPOCHS, learning_rate=0.01),
         result="captioner.safetensors",
         about={"vocabulary": "the words", "extractors": {"rgb": "the features"}},
-        judge=(lambda: Judgement(score := next(coming), {"val_cider": score})) if scores else None,
+        judge=(lambda: ValidationResult(score := next(coming), {"val_cider": score})) if scores else None,
         measure="CIDEr",
         patience=2,
     )
@@ -66,18 +66,20 @@ def training(scores: list[float] | None = None, **changes: Any) -> Training:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Work:
+def work(tmp_path: Path) -> StageContext:
     folder = tmp_path / "stage"
     folder.mkdir()
     runtime = Runtime(device="cpu")
-    return Work(Workspace.open(tmp_path / "w"), tmp_path, runtime, folder, ArtifactRef("seed", "artifacts/seed/a", "a"))
+    return StageContext(
+        Workspace.open(tmp_path / "w"), tmp_path, runtime, folder, ArtifactRef("seed", "artifacts/seed/a", "a")
+    )
 
 
-def finish(work: Work, what: Training) -> Trained:
+def finish(work: StageContext, what: Training) -> Trained:
     return finish_training(work, what, resume(work.folder / LAST))
 
 
-def interrupted(work: Work, monkeypatch: pytest.MonkeyPatch, at: int, what: Training) -> None:
+def interrupted(work: StageContext, monkeypatch: pytest.MonkeyPatch, at: int, what: Training) -> None:
     """`what` is stopped when it asks for the step after step `at`, having saved after every one."""
     real = training_run.train
 
@@ -94,7 +96,7 @@ def interrupted(work: Work, monkeypatch: pytest.MonkeyPatch, at: int, what: Trai
             finish(work, what)
 
 
-def test_the_best_epoch_is_kept_and_patience_ends_it(work: Work) -> None:
+def test_the_best_epoch_is_kept_and_patience_ends_it(work: StageContext) -> None:
     trained = finish(work, training([0.1, 0.5, 0.4, 0.3]))
     assert (trained.best.epoch, trained.best.score) == (1, 0.5)
     assert [point["val_cider"] for point in trained.history] == [0.1, 0.5, 0.4, 0.3]
@@ -105,7 +107,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_it(work: Work) -> None:
     assert sorted(path.name for path in work.folder.iterdir()) == ["captioner.safetensors", "curves.jsonl"]
 
 
-def test_the_last_epoch_is_kept_on_request_whatever_validation_says(work: Work) -> None:
+def test_the_last_epoch_is_kept_on_request_whatever_validation_says(work: StageContext) -> None:
     how = FitOptions(epochs=EPOCHS, learning_rate=0.01, keep="last")
     trained = finish(work, training([0.9, 0.1, 0.1, 0.2], how=how, patience=1))
     assert (trained.best.epoch, trained.best.score) == (EPOCHS - 1, 0.2)
@@ -113,21 +115,23 @@ def test_the_last_epoch_is_kept_on_request_whatever_validation_says(work: Work) 
     assert Checkpoint.load(work.folder / "captioner.safetensors").values["epoch"] == EPOCHS - 1
 
 
-def test_without_validation_the_last_epoch_is_the_best(work: Work) -> None:
+def test_without_validation_the_last_epoch_is_the_best(work: StageContext) -> None:
     trained = finish(work, training())
     assert trained.best.epoch == EPOCHS - 1 and len(trained.history) == EPOCHS
 
 
-def test_mean_weights_are_judged_and_kept_and_survive_a_kill(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_weights_are_judged_and_kept_and_survive_a_kill(
+    work: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     how = FitOptions(epochs=EPOCHS, learning_rate=0.01, average=0.7)
     judged: list[torch.Tensor] = []
 
     def averaged() -> Training:
         what = training(how=how)
 
-        def judge() -> Judgement:
+        def judge() -> ValidationResult:
             judged.append(dict(what.model.named_parameters())["decoder.predict.weight"].detach().clone())
-            return Judgement(float(len(judged)), {})
+            return ValidationResult(float(len(judged)), {})
 
         return replace(what, judge=judge)
 
@@ -144,19 +148,19 @@ def test_mean_weights_are_judged_and_kept_and_survive_a_kill(work: Work, monkeyp
     assert result.read_bytes() == whole
 
 
-def test_an_epoch_before_the_first_that_counts_is_never_the_best(work: Work) -> None:
+def test_an_epoch_before_the_first_that_counts_is_never_the_best(work: StageContext) -> None:
     trained = finish(work, training([0.9, 0.8, 0.2, 0.3], first=2))
     assert (trained.best.epoch, trained.best.score) == (3, 0.3)
 
 
-def test_the_curve_can_be_watched_while_it_grows(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curve_can_be_watched_while_it_grows(work: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(work, monkeypatch, 2 * STEPS + 1, training())
     curve = read_jsonl(work.folder / "curves.jsonl")
     assert [point["epoch"] for point in curve] == [1, 2]
     assert all({"xe", "total", "learning_rate", "step"} <= point.keys() for point in curve)
 
 
-def test_a_loss_that_is_not_finite_leaves_the_videos_and_the_last_good_checkpoint(work: Work) -> None:
+def test_a_loss_that_is_not_finite_leaves_the_videos_and_the_last_good_checkpoint(work: StageContext) -> None:
     with pytest.raises(LongtakeError, match=r"step 5 .* on videos v0, v1, v2; .*not-finite\.json"):
         finish(work, training(batches=ToyBatches(spoilt=(1, 1))))
     told = json.loads((work.folder / "not-finite.json").read_text())
@@ -169,7 +173,7 @@ def test_a_loss_that_is_not_finite_leaves_the_videos_and_the_last_good_checkpoin
 
 @pytest.mark.parametrize("at", [1, 3, 5, 7])
 def test_a_resume_from_the_checkpoint_before_the_last_ends_in_the_same_bits(
-    work: Work, monkeypatch: pytest.MonkeyPatch, at: int
+    work: StageContext, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     files = ("captioner.safetensors", "curves.jsonl")
     finish(work, training())
@@ -193,7 +197,7 @@ def test_a_resume_from_the_checkpoint_before_the_last_ends_in_the_same_bits(
     ],
 )
 def test_a_checkpoint_of_another_training_is_not_gone_on_with(
-    work: Work, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], said: str
+    work: StageContext, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], said: str
 ) -> None:
     interrupted(work, monkeypatch, 2, training())
     other = training()

@@ -18,7 +18,7 @@ from models.rewards.baselines import GreedyBaseline
 from storage.workspace import Workspace
 from tasks.boost import BoostingOptions, BoostOptions, boost
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Job, Stage
+from tasks.framework.stage import Stage, StageRun
 from tasks.seed import SeedingOptions, SeedOptions
 from tasks.training import trainer as training_run
 from tests import ROOT
@@ -39,8 +39,8 @@ KILLED_BOOSTING = BoostOptions(
 )
 
 
-def carried_out(workspace: Path, data: Path, stage: str) -> Job:
-    def alone(what: Stage, options: object, root: Path, **inputs: object) -> Job:
+def carried_out(workspace: Path, data: Path, stage: str) -> StageRun:
+    def alone(what: Stage, options: object, root: Path, **inputs: object) -> StageRun:
         job = what.job(Workspace.open(workspace), root, Runtime(decoders=0, device="cpu"), options, inputs)  # type: ignore[arg-type]
         job.carry_out()
         return job

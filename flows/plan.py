@@ -119,7 +119,7 @@ class Planner:
             step = Step(job, "forced", "forced by --force", done)
         elif forced_inputs:
             step = Step(job, "forced", f"{', '.join(forced_inputs)} made again", done)
-        elif done and (again := job.stage.again and job.stage.again(job.work())):
+        elif done and (again := job.stage.again and job.stage.again(job.context())):
             step = Step(job, "forced", again, done)
         elif done:
             return Step(job, "done", "", done)

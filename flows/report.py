@@ -57,10 +57,10 @@ def build_report(workspace: Workspace, names: Sequence[str]) -> BuiltReport:
     jobs = [_report_job(workspace, run) for run in runs]
     if len(runs) == 1:
         _, made = jobs[0].carry_out()
-        return BuiltReport(jobs[0].work().folder / "report.html", runs, made)
+        return BuiltReport(jobs[0].context().folder / "report.html", runs, made)
     job = _comparison_job(workspace, runs, jobs)
     _, made = job.carry_out()
-    return BuiltReport(job.work().folder / "report.html", runs, made)
+    return BuiltReport(job.context().folder / "report.html", runs, made)
 
 
 def find_runs(workspace: Workspace, names: Sequence[str]) -> list[RunRecord]:

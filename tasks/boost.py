@@ -111,7 +111,7 @@ class BoostOptions(Options):
 @stage(version=1, device=True)
 @trained_together("boosting")
 def boost(
-    work: StageContext,
+    context: StageContext,
     options: BoostOptions,
     seeded: ArtifactRef,
     features: ArtifactRef,
@@ -122,11 +122,11 @@ def boost(
     **parts: ArtifactRef,
 ) -> StageResult:
     """`embedding` and `neighbours` are read where the global reward is asked for."""
-    device, how = work.runtime.torch_device(), options.boosting
-    start = work.path(seeded) / "captioner.safetensors"
+    device, how = context.runtime.torch_device(), options.boosting
+    start = context.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
-    references = References(work.path(text_train))
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), net)
+    references = References(context.path(text_train))
+    access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
     captions = references.numbers("train")
     ids = access.usable(sorted(captions))
     if not ids:
@@ -137,7 +137,7 @@ def boost(
     captioner = load_captioner(start, access, references.vocabulary.key, len(references.vocabulary)).to(device)
     beyond: GlobalJudge | None = None
     if how.global_reward is not None:
-        beyond = partial(open_global_reward, work, how.global_reward, references, features, embedding, neighbours)
+        beyond = partial(open_global_reward, context, how.global_reward, references, features, embedding, neighbours)
     policy = policy_gradient(references, how, options.max_words, beyond)
     objective = _objective(policy, how, net)
     wanted = how.captions if len(objective.terms) > 1 else 1  # none is looked at: the fewest that a batch can have
@@ -153,7 +153,7 @@ def boost(
     )
 
     torch.manual_seed(how.seed)
-    found = resume(work.folder / "last.safetensors")
+    found = resume(context.folder / "last.safetensors")
     seeded_captioner = Checkpoint.load(start)
 
     def judge() -> ValidationResult:
@@ -167,7 +167,7 @@ def boost(
             with undisturbed(captioner):
                 point |= judge().shown
         before = Checkpoint(seeded_captioner.tensors, seeded_captioner.values | {"epoch": -1})
-        before.save(work.folder / "captioner.safetensors")
+        before.save(context.folder / "captioner.safetensors")
         return point, Best(point.get("val_cider", -1.0))
 
     training = Training(
@@ -187,7 +187,7 @@ def boost(
         figures=lambda: policy.statistics,
         point=lambda epoch, means: _watched(epoch, means, how),
     )
-    return _made(finish_training(work, training, found))
+    return _made(finish_training(context, training, found))
 
 
 GlobalJudge = Callable[[Sequence[str]], Reward]

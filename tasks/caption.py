@@ -26,7 +26,7 @@ class CaptionOptions(Options):
 
 @stage(version=1, device=True)
 def caption(
-    work: StageContext,
+    context: StageContext,
     options: CaptionOptions,
     captioner: ArtifactRef,
     text: ArtifactRef,
@@ -35,10 +35,10 @@ def caption(
     **parts: ArtifactRef,
 ) -> StageResult:
     """`captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
-    device = work.runtime.torch_device()
-    vocabulary = References(work.path(text)).vocabulary
-    net, access = open_trained(work, vocabulary, features, captioner, parts)
-    catalogue = Catalogue(work.path(videos), work.data)
+    device = context.runtime.torch_device()
+    vocabulary = References(context.path(text)).vocabulary
+    net, access = open_trained(context, vocabulary, features, captioner, parts)
+    catalogue = Catalogue(context.path(videos), context.data)
     ids = access.usable(catalogue.ids(options.split))
     if not ids:
         raise MissingFeatures(
@@ -46,5 +46,5 @@ def caption(
         )
     with meter("captioning", len(ids), "videos") as shown:
         found = caption_videos(net, access, vocabulary, ids, options.search, device, shown.advance)
-    write_jsonl(work.folder / "captions.jsonl", [asdict(item) for item in found])
+    write_jsonl(context.folder / "captions.jsonl", [asdict(item) for item in found])
     return StageResult(len(found), {"captions": len(found), "distinct": len({item.caption for item in found})})

@@ -48,47 +48,47 @@ def changes_since(workspace: Workspace, before: Completion | None, inventory: In
     return compare(Catalogue(workspace.root / before.ref.uri, inventory.dataset.root), inventory)
 
 
-def _again(work: StageContext) -> str:
-    bad = _bad_probes(work) if work.runtime.retry_quarantined else []
+def _again(context: StageContext) -> str:
+    bad = _bad_probes(context) if context.runtime.retry_quarantined else []
     return f"{len(bad)} files that could not be read are tried again" if bad else ""
 
 
-def _bad_probes(work: StageContext) -> list[str]:
-    known = work.file_cache.probes(work.prepared.contents.values(), PROBE_VERSION, times=False)
+def _bad_probes(context: StageContext) -> list[str]:
+    known = context.file_cache.probes(context.prepared.contents.values(), PROBE_VERSION, times=False)
     return [key for key, probed in known.items() if probed.facts is None]
 
 
 @stage(version=2, key_inputs=_key_inputs, changes=_changes, again=_again)  # 2: probing finds other facts
-def catalogue(work: StageContext, options: DatasetOptions) -> StageResult:
-    inventory: Inventory = work.prepared
-    if work.runtime.retry_quarantined:
-        work.file_cache.forget_probes(_bad_probes(work), PROBE_VERSION)
+def catalogue(context: StageContext, options: DatasetOptions) -> StageResult:
+    inventory: Inventory = context.prepared
+    if context.runtime.retry_quarantined:
+        context.file_cache.forget_probes(_bad_probes(context), PROBE_VERSION)
     paths = {key: inventory.dataset.root / source for source, key in sorted(inventory.contents.items())}
-    probes = probe_files(work, paths, times=False)
-    counts = write_catalogue(work.folder, inventory, probes)
+    probes = probe_files(context, paths, times=False)
+    counts = write_catalogue(context.folder, inventory, probes)
     return StageResult(len(inventory.dataset.videos), {"dataset": inventory.dataset.name, **counts})
 
 
-def probe_files(work: StageContext, paths: Mapping[str, Path], times: bool) -> dict[str, Probed]:
+def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -> dict[str, Probed]:
     """Facts of files by content hash, from the file cache; what it does not know yet is probed and noted. A broken file is
     noted too, and not tried again until its bytes change."""
-    known = work.file_cache.probes(paths, PROBE_VERSION, times)
+    known = context.file_cache.probes(paths, PROBE_VERSION, times)
     todo = [key for key in paths if key not in known]
     if not todo:
         return known
     found: dict[str, Probed] = {}
     with (
         meter("probing videos", len(todo), "files") as shown,
-        DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool,
+        DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         for key, (_, answer) in zip(todo, pool.run(probe, [paths[key] for key in todo]), strict=True):
             found[key] = _probed(answer, paths[key])
             shown.advance()
             if len(found) >= _NOTE_EVERY:
-                work.file_cache.note_probes(found, PROBE_VERSION)
+                context.file_cache.note_probes(found, PROBE_VERSION)
                 found = {}
-    work.file_cache.note_probes(found, PROBE_VERSION)
-    return work.file_cache.probes(paths, PROBE_VERSION, times)
+    context.file_cache.note_probes(found, PROBE_VERSION)
+    return context.file_cache.probes(paths, PROBE_VERSION, times)
 
 
 def nameless(reason: str, path: Path) -> str:

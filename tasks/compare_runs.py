@@ -47,14 +47,14 @@ class ComparisonOptions(Options):
 
 
 @stage(version=1)
-def compare_runs(work: StageContext, options: ComparisonOptions, **inputs: ArtifactRef) -> StageResult:
+def compare_runs(context: StageContext, options: ComparisonOptions, **inputs: ArtifactRef) -> StageResult:
     """Inputs are called <number of the run>_<input of its report>."""
     runs = [
-        _Run(LETTERS[n], about, {name: work.path(ref) for name, ref in _of_run(inputs, n)})
+        _Run(LETTERS[n], about, {name: context.path(ref) for name, ref in _of_run(inputs, n)})
         for n, about in enumerate(options.runs)
     ]
     page = _page(runs)
-    write_text(work.folder / "report.html", render_comparison(page))
+    write_text(context.folder / "report.html", render_comparison(page))
     return StageResult(len(page.clips), {"runs": len(runs), "clips": len(page.clips)})
 
 

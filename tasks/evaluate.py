@@ -41,10 +41,10 @@ class EvaluationOptions(Options):
     """parts of the attention weights, from 0 to 1, without which the split is captioned again, the smallest first; none never"""
 
 
-def _java_is_there_now(work: StageContext) -> str:
+def _java_is_there_now(context: StageContext) -> str:
     """A reason to evaluate again: METEOR is missing for want of a Java, and there is one now."""
     try:
-        if not read_scores(work.folder).get("without_java"):
+        if not read_scores(context.folder).get("without_java"):
             return ""
         find_java()
     except (StorageError, NoJava):
@@ -65,7 +65,7 @@ def _spice_jars() -> Path:
 # 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded. 3: 95 % intervals
 @stage(version=3, device=True, again=_java_is_there_now)
 def evaluate(
-    work: StageContext,
+    context: StageContext,
     options: EvaluationOptions,
     captions: ArtifactRef,
     text: ArtifactRef,
@@ -76,8 +76,8 @@ def evaluate(
 ) -> StageResult:
     """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval.
     `captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
-    references = References(work.path(text)).sentences(options.split)
-    everything = {row.video_id: row.caption for row in read_captions(work.path(captions))}
+    references = References(context.path(text)).sentences(options.split)
+    everything = {row.video_id: row.caption for row in read_captions(context.path(captions))}
     hypotheses = {id: caption for id, caption in everything.items() if id in references}
     if not hypotheses:
         raise BadInput(
@@ -87,7 +87,7 @@ def evaluate(
     (scored,) = score_captions([hypotheses], references, options.meteor, jars)
     not_computed = dict(scored.not_computed)
 
-    training = References(work.path(text_train)).sentences("train") if text_train else None
+    training = References(context.path(text_train)).sentences("train") if text_train else None
     copies = [caption for of_video in training.values() for caption in of_video] if training else None
     if copies is None:
         not_computed["Copied"] = "the training captions were not given"
@@ -96,17 +96,17 @@ def evaluate(
     if why := _no_retrieval(options.self_retrieval, len(everything), captioner, features):
         not_computed["Self-retrieval"] = why
     elif captioner and features:
-        vocabulary = References(work.path(text)).vocabulary
-        net, access = open_trained(work, vocabulary, features, captioner, parts)
+        vocabulary = References(context.path(text)).vocabulary
+        net, access = open_trained(context, vocabulary, features, captioner, parts)
         with meter("self-retrieval", len(everything), "videos") as shown:
-            device = work.runtime.torch_device()
+            device = context.runtime.torch_device()
             places = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
 
     masking = None
     if options.attention_masking:
         if captioner and features:
-            texts, ids = References(work.path(text)), sorted(hypotheses)
-            masking = _mask(work, options, captioner, features, texts, ids, parts)
+            texts, ids = References(context.path(text)), sorted(hypotheses)
+            masking = _mask(context, options, captioner, features, texts, ids, parts)
             why = "" if masking else "the captioner has no attention"
         else:
             why = "the captioner and its features were not given"
@@ -128,7 +128,7 @@ def evaluate(
         "per_video": scored.scores.per_video,
         "retrieval_places": places,
     }
-    write_json(work.folder / "scores.json", result)
+    write_json(context.folder / "scores.json", result)
     return StageResult(len(hypotheses), {name: round(value, 6) for name, value in figures.items() if value is not None})
 
 
@@ -155,7 +155,7 @@ def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, feature
 
 
 def _mask(
-    work: StageContext,
+    context: StageContext,
     options: EvaluationOptions,
     captioner: ArtifactRef,
     features: ArtifactRef,
@@ -164,7 +164,7 @@ def _mask(
     parts: Mapping[str, ArtifactRef],
 ) -> dict[str, list[float]] | None:
     """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
-    net, access = open_trained(work, references.vocabulary, features, captioner, parts)
-    shares, device = options.attention_masking, work.runtime.torch_device()
+    net, access = open_trained(context, references.vocabulary, features, captioner, parts)
+    shares, device = options.attention_masking, context.runtime.torch_device()
     with meter("masking attention", len(shares) * len(ids), "videos") as shown:
         return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)

@@ -78,20 +78,20 @@ def _changes(workspace: Workspace, before: Completion, sources: dict[str, Source
     return f"{', '.join(changed)} is made in another way" if changed else "fewer features are wanted"
 
 
-def _is_valid(work: StageContext, done: Completion) -> bool:
+def _is_valid(context: StageContext, done: Completion) -> bool:
     """The rows live outside the result's own folder: are they still there?"""
-    rows = read_rows(work.folder)
-    for name, source in work.prepared.items():
-        path, wanted = work.workspace.features / source.store, rows.get(name, {})
+    rows = read_rows(context.folder)
+    for name, source in context.prepared.items():
+        path, wanted = context.workspace.features / source.store, rows.get(name, {})
         if not (path / "zarr.json").is_file() or len(FeatureStore.open(path).view().fresh(wanted)) < len(wanted):
             return False
     return True
 
 
-def _again(work: StageContext) -> str:
-    if not work.runtime.retry_quarantined:
+def _again(context: StageContext) -> str:
+    if not context.runtime.retry_quarantined:
         return ""
-    failed = {record for source in work.prepared.values() for record in work.file_cache.failures(source.key)}
+    failed = {record for source in context.prepared.values() for record in context.file_cache.failures(source.key)}
     return f"{len(failed)} quarantined videos are tried again" if failed else ""
 
 
@@ -108,56 +108,56 @@ def read_rows(folder: Path) -> dict[str, dict[str, str]]:
 # 2: batches of one size, filled across videos; any backbone
 @stage(version=2, device=True, key_inputs=_key_inputs, is_valid=_is_valid, changes=_changes, again=_again)
 def extract_features(
-    work: StageContext,
+    context: StageContext,
     options: ExtractOptions,
     videos: ArtifactRef,
     tagger: ArtifactRef | None = None,
     **plans: ArtifactRef,
 ) -> StageResult:
-    catalogue = Catalogue(work.path(videos), work.data)
-    sources: dict[str, Source] = work.prepared
-    planned = {name: read_plan(work.path(ref)) for name, ref in plans.items()}
+    catalogue = Catalogue(context.path(videos), context.data)
+    sources: dict[str, Source] = context.prepared
+    planned = {name: read_plan(context.path(ref)) for name, ref in plans.items()}
     owed = {
-        name: _owed(work, options, catalogue, source, planned.get(f"frames_{source.sampling}"))
+        name: _owed(context, options, catalogue, source, planned.get(f"frames_{source.sampling}"))
         for name, source in sources.items()
         if source.extracted
     }
-    made = _extract(work, options, catalogue, {name: rows for name, rows in owed.items() if rows}, tagger)
+    made = _extract(context, options, catalogue, {name: rows for name, rows in owed.items() if rows}, tagger)
     for name in owed:
-        store = FeatureStore.open(work.workspace.features / sources[name].store)
-        mirror = mirror_of(store, work.runtime)
+        store = FeatureStore.open(context.workspace.features / sources[name].store)
+        mirror = mirror_of(store, context.runtime)
         if len(store.view().segments) > _MANY_SEGMENTS:
             (mirror or store).compact()
         if mirror:
             mirror.push()
-    rows, problems = _settle(work, catalogue, sources)
-    write_parquet(work.folder / "rows.parquet", rows)
-    write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
-    write_json(work.folder / "features.json", {name: _about(work, source) for name, source in sources.items()})
+    rows, problems = _settle(context, catalogue, sources)
+    write_parquet(context.folder / "rows.parquet", rows)
+    write_parquet(context.folder / "quarantine.parquet", problem_table(problems))
+    write_json(context.folder / "features.json", {name: _about(context, source) for name, source in sources.items()})
     return StageResult(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": made})
 
 
 def _owed(
-    work: StageContext, options: ExtractOptions, catalogue: Catalogue, source: Source, planned: set[str] | None
+    context: StageContext, options: ExtractOptions, catalogue: Catalogue, source: Source, planned: set[str] | None
 ) -> dict[str, str]:
     """Make sure that a feature's store is there; video id -> record key of the rows that it still owes."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "sampling": sampling}
     more = {"weights": source.weights, "options": options.features[source.name].model_dump(mode="json")}
-    path = work.workspace.features / source.store
+    path = context.workspace.features / source.store
     store = FeatureStore.create(path, provenance=provenance | more | versions())
-    if mirror := mirror_of(store, work.runtime):
+    if mirror := mirror_of(store, context.runtime):
         mirror.pull()
-    if work.runtime.retry_quarantined:
-        work.file_cache.forget_failures(source.key)
+    if context.runtime.retry_quarantined:
+        context.file_cache.forget_failures(source.key)
     wanted = {id: key for id, key in catalogue.usable_keys.items() if planned is None or id in planned}
-    failed = work.file_cache.failures(source.key)
+    failed = context.file_cache.failures(source.key)
     fresh = store.view().fresh(wanted)
     return {id: key for id, key in wanted.items() if id not in fresh and key not in failed}
 
 
 def _extract(
-    work: StageContext,
+    context: StageContext,
     options: ExtractOptions,
     catalogue: Catalogue,
     owed: dict[str, dict[str, str]],
@@ -168,14 +168,14 @@ def _extract(
     made = {name: len(rows) for name, rows in owed.items()}
     if not owed:
         return made
-    sources: dict[str, Source] = work.prepared
+    sources: dict[str, Source] = context.prepared
     ids = [id for id in catalogue.usable_keys if any(id in rows for rows in owed.values())]
 
     def shards() -> Iterator[Shard]:
         block: list[Video] = []
-        for id, probe in probes_of(work, catalogue, ids):
+        for id, probe in probes_of(context, catalogue, ids):
             block.append(Video(id, catalogue.path_of(id), catalogue.records[id].segment, probe))
-            if len(block) == work.runtime.shard:
+            if len(block) == context.runtime.shard:
                 yield shard_of(block)
                 block = []
         if block:
@@ -187,40 +187,40 @@ def _extract(
             Owed(
                 name,
                 options.features[name].model_dump(mode="json"),
-                str(work.workspace.features / sources[name].store),
+                str(context.workspace.features / sources[name].store),
                 sources[name].weights,
                 options.sampling[sampling].model_dump(mode="json") if (sampling := sources[name].sampling) else None,
                 {id: key for id, key in rows.items() if id in here},
             )
             for name, rows in owed.items()
         )
-        folder = str(work.path(tagger) / "tagger.safetensors") if tagger else None
-        return Shard(tuple(block), features, folder, work.runtime)
+        folder = str(context.path(tagger) / "tagger.safetensors") if tagger else None
+        return Shard(tuple(block), features, folder, context.runtime)
 
     totals = {f"extracting {name}": len(rows) for name, rows in owed.items()}
     with meters(totals, "videos") as shown:
-        for outcome in run_shards(shards(), work.runtime):
+        for outcome in run_shards(shards(), context.runtime):
             shown[f"extracting {outcome.feature}"].advance()
             if outcome.bad is not None:
                 made[outcome.feature] -= 1
                 reason = nameless(outcome.bad.reason, catalogue.path_of(outcome.id))
                 key = owed[outcome.feature][outcome.id]
-                work.file_cache.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
+                context.file_cache.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
     return {name: count for name, count in made.items() if count}
 
 
-def _settle(work: StageContext, catalogue: Catalogue, sources: dict[str, Source]) -> tuple[pa.Table, list[Problem]]:
+def _settle(context: StageContext, catalogue: Catalogue, sources: dict[str, Source]) -> tuple[pa.Table, list[Problem]]:
     """What there is now: the rows of every feature, and what could not be extracted."""
     columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
     problems: dict[str, Problem] = {}
     for name, source in sources.items():
-        view = FeatureStore.open(work.workspace.features / source.store).view()
+        view = FeatureStore.open(context.workspace.features / source.store).view()
         keys = catalogue.usable_keys if source.extracted else newest_keys(view, catalogue.records)
         for id in sorted(view.fresh(keys)):
             columns["feature"].append(name)
             columns["id"].append(id)
             columns["key"].append(keys[id])
-        failed = work.file_cache.failures(source.key) if source.extracted else {}
+        failed = context.file_cache.failures(source.key) if source.extracted else {}
         for id, key in catalogue.usable_keys.items():
             if key in failed:
                 kind, reason = failed[key]
@@ -235,9 +235,9 @@ def newest_keys(view: View, ids: Collection[str]) -> dict[str, str]:
     return {id: key for id, key in rows if id in ids}
 
 
-def _about(work: StageContext, source: Source) -> dict[str, Any]:
+def _about(context: StageContext, source: Source) -> dict[str, Any]:
     """What later stages and the report need to know of a feature."""
-    tail = FeatureStore.open(work.workspace.features / source.store).tail
+    tail = FeatureStore.open(context.workspace.features / source.store).tail
     if tail is None:
         raise MissingFeatures(
             f"no video gave any '{source.name}' features; 'longtake status' lists why each one is in the quarantine"

@@ -70,47 +70,47 @@ class FindingOptions(Options):
 
 @stage(version=1, key_inputs=_key_inputs)
 def find_key_frames(
-    work: StageContext, options: FindingOptions, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
+    context: StageContext, options: FindingOptions, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
 ) -> StageResult:
-    path = work.path(captioner) / "captioner.safetensors"
+    path = context.path(captioner) / "captioner.safetensors"
     net = captioner_options(path)
     if not isinstance(net, VreOptions) or net.steps != 2 or net.key_frames is not None:
         raise BadInput(
             f"a captioner of kind '{net.kind}' does not look for key frames; only vre with two steps and none given does"
         )
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), net)
+    access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
     rows = access.rows[net.temporal]
     owed = {id: rows[id] for id in access.usable(sorted(rows))}
     if not owed:
         raise MissingFeatures(
             "no video has the features that the captioner reads; 'longtake status' lists what is missing"
         )
-    about = json.loads((work.path(features) / "features.json").read_bytes())
+    about = json.loads((context.path(features) / "features.json").read_bytes())
     source = Source(
         KEY_FRAMES,
         _key(captioner),
-        str(Path("..") / work.folder.relative_to(work.workspace.root) / "store"),
+        str(Path("..") / context.folder.relative_to(context.workspace.root) / "store"),
         "the frame that the captioner trained before refocuses on",
         about[net.temporal]["sampling"],
         extracted=False,
         random_weights=about[net.temporal]["random_weights"],
         weights=captioner.key,
     )
-    store = _write(work, source, access, net.temporal, path, References(work.path(text)), owed)
+    store = _write(context, source, access, net.temporal, path, References(context.path(text)), owed)
     columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
-    for name, found in {**read_rows(work.path(features)), KEY_FRAMES: owed}.items():
+    for name, found in {**read_rows(context.path(features)), KEY_FRAMES: owed}.items():
         columns["feature"] += [name] * len(found)
         columns["id"] += found.keys()
         columns["key"] += found.values()
-    write_parquet(work.folder / "rows.parquet", pa.table(columns))
+    write_parquet(context.folder / "rows.parquet", pa.table(columns))
     shape: dict[str, Any] = {"size": 1, "shape": [1]}
-    write_json(work.folder / "features.json", {**about, KEY_FRAMES: {**asdict(source), **shape}})
+    write_json(context.folder / "features.json", {**about, KEY_FRAMES: {**asdict(source), **shape}})
     moved = sum(int(store.read(id, key)[0, 0]) != _middle(access, net.temporal, id) for id, key in owed.items())
     return StageResult(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
 
 
 def _write(
-    work: StageContext,
+    context: StageContext,
     source: Source,
     access: FeatureAccess,
     temporal: str,
@@ -119,9 +119,9 @@ def _write(
     owed: dict[str, str],
 ) -> Any:
     """The key frame of every video that has none yet; the view of all of them."""
-    device, vocabulary = work.runtime.torch_device(), references.vocabulary
+    device, vocabulary = context.runtime.torch_device(), references.vocabulary
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "weights": source.weights}
-    store = FeatureStore.create(work.folder / "store", provenance=provenance | versions(), tail=(1,))
+    store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), tail=(1,))
     there = store.view().fresh(owed)
     net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
     with meter("finding key frames", len(owed), "videos") as shown, store.writer() as writer:

@@ -51,10 +51,10 @@ class Pooled:
 
 @stage(version=1, device=True)
 def find_neighbours(
-    work: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
+    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
 ) -> StageResult:
-    access = FeatureAccess.open(work.workspace, work.path(features), (options.feature,))
-    catalogue = Catalogue(work.path(videos), work.data)
+    access = FeatureAccess.open(context.workspace, context.path(features), (options.feature,))
+    catalogue = Catalogue(context.path(videos), context.data)
     needed = [split for split in SPLITS if split == "train" or split in options.queries]
     pooled = {split: pool(access, options.feature, catalogue.ids(split)) for split in needed}
     items, asked = pooled["train"], {split: pooled[split] for split in needed if split in options.queries}
@@ -66,12 +66,12 @@ def find_neighbours(
         )
     key, contents = access.about[options.feature]["key"], _digest(pooled)
     facts = NeighbourFacts(options.feature, key, options.metric, options.k, len(items.ids), contents)
-    _find_blocks(work, options, items, asked, facts)
-    blocks = [pq.read_table(block_path(work.folder, *block)) for block in _blocks(asked)]
-    write_parquet(work.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
+    _find_blocks(context, options, items, asked, facts)
+    blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(asked)]
+    write_parquet(context.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
     left_out = [problem for found in pooled.values() for problem in found.left_out]
-    write_parquet(work.folder / "quarantine.parquet", problem_table(left_out))
-    shutil.rmtree(work.folder / "blocks")
+    write_parquet(context.folder / "quarantine.parquet", problem_table(left_out))
+    shutil.rmtree(context.folder / "blocks")
     return StageResult(count, {"videos": count, "among": len(items.ids), "left_out": len(left_out)})
 
 
@@ -118,20 +118,20 @@ def _blocks(asked: dict[Split, Pooled]) -> Iterator[tuple[Split, int, int]]:
 
 
 def _find_blocks(
-    work: StageContext, options: NeighbourOptions, items: Pooled, asked: dict[Split, Pooled], facts: NeighbourFacts
+    context: StageContext, options: NeighbourOptions, items: Pooled, asked: dict[Split, Pooled], facts: NeighbourFacts
 ) -> None:
     """Write the blocks that are not there yet."""
-    missing = [block for block in _blocks(asked) if read_block(block_path(work.folder, *block), facts) is None]
+    missing = [block for block in _blocks(asked) if read_block(block_path(context.folder, *block), facts) is None]
     total = sum(len(found.ids) for found in asked.values())
     with meter("finding neighbours", total, "videos") as shown:
         shown.to(total - sum(stop - start for _, start, stop in missing))
         if not missing:
             return
-        device = work.runtime.torch_device()
+        device = context.runtime.torch_device()
         search = NearestItems(items.vectors, options.k, options.metric, device)
         for split, start, stop in missing:
             ids, vectors = asked[split].ids[start:stop], asked[split].vectors[start:stop]
             found = search.of_items(start, stop) if split == "train" else search.of(vectors)
             table = neighbour_table(ids, split, items.ids, found.numbers, found.distances, facts)
-            write_parquet(block_path(work.folder, split, start, stop), table)
+            write_parquet(block_path(context.folder, split, start, stop), table)
             shown.advance(stop - start)

@@ -38,16 +38,16 @@ def _key_inputs(workspace: Workspace, data: Path, options: TextOptions, captions
 
 
 @stage(version=VERSION, key_inputs=_key_inputs)
-def prepare_text(work: StageContext, options: TextOptions, captions: ArtifactRef) -> StageResult:
-    rows = caption_rows(Catalogue(work.path(captions), work.data))
-    vocabulary = write_references(work.folder, rows, options)
+def prepare_text(context: StageContext, options: TextOptions, captions: ArtifactRef) -> StageResult:
+    rows = caption_rows(Catalogue(context.path(captions), context.data))
+    vocabulary = write_references(context.folder, rows, options)
     if len(vocabulary) > MAX_WORDS:
         raise BadInput(
             f"the training captions have {len(vocabulary):,} different words, n-grams can be counted of {MAX_WORDS:,}; "
             f"raise text.min_count (now {options.min_count})"
         )
     count, rows = len(rows), []
-    _write_tables(work.folder)
+    _write_tables(context.folder)
     return StageResult(count, {"captions": count, "words": len(vocabulary)})
 
 

@@ -76,7 +76,7 @@ _ORDER = (
 # 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos
 @stage(version=3)
 def report(
-    work: StageContext,
+    context: StageContext,
     options: PageOptions,
     catalogue: ArtifactRef,
     text: ArtifactRef,
@@ -88,10 +88,10 @@ def report(
 ) -> StageResult:
     inputs = {"catalogue": catalogue, "text": text, **others, "features": features, "seeded": seeded}
     inputs |= {"captions": captions, "scores": scores}
-    run = _Run(work, options, inputs)
+    run = _Run(context, options, inputs)
     page = _page(run)
-    write_pictures(work.folder, run.pictures)
-    write_text(work.folder / "report.html", render_report(page))
+    write_pictures(context.folder, run.pictures)
+    write_text(context.folder / "report.html", render_report(page))
     return StageResult(len(page.clips), {"clips": len(page.clips)})
 
 
@@ -99,7 +99,7 @@ def report(
 class _Run:
     """What a run left behind, opened as it is asked for."""
 
-    work: StageContext
+    context: StageContext
     options: PageOptions
     inputs: Mapping[str, ArtifactRef]
 
@@ -109,24 +109,24 @@ class _Run:
 
     @cached_property
     def table(self) -> Catalogue:
-        return Catalogue(self.work.path(self.inputs["catalogue"]), self.work.data)
+        return Catalogue(self.context.path(self.inputs["catalogue"]), self.context.data)
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        return read_scores(self.work.path(self.inputs["scores"]))
+        return read_scores(self.context.path(self.inputs["scores"]))
 
     @cached_property
     def references(self) -> References:
-        return References(self.work.path(self.inputs["text"]))
+        return References(self.context.path(self.inputs["text"]))
 
     @cached_property
     def captioned(self) -> list[CaptionRow]:
-        return read_captions(self.work.path(self.inputs["captions"]))
+        return read_captions(self.context.path(self.inputs["captions"]))
 
     @cached_property
     def checkpoint(self) -> Path:
         """Of the captioner that spoke; of an ensemble the first."""
-        return self.work.path(self.inputs.get("boosted", self.inputs["seeded"])) / "captioner.safetensors"
+        return self.context.path(self.inputs.get("boosted", self.inputs["seeded"])) / "captioner.safetensors"
 
     @cached_property
     def captioner(self) -> CaptionerOptions:
@@ -136,7 +136,7 @@ class _Run:
     @cached_property
     def access(self) -> FeatureAccess:
         features = self.inputs.get("key_frames", self.inputs["features"])
-        return FeatureAccess.for_captioner(self.work.workspace, self.work.path(features), self.captioner)
+        return FeatureAccess.for_captioner(self.context.workspace, self.context.path(features), self.captioner)
 
     @cached_property
     def rows(self) -> list[CaptionRow]:
@@ -145,18 +145,18 @@ class _Run:
     @cached_property
     def pictures(self) -> dict[str, Pictures]:
         ids = [row.video_id for row in self.rows if row.video_id in self.table.usable_keys]
-        return take_pictures(self.work, self.table, ids, self.options.shown.frames, self.options.shown.width)
+        return take_pictures(self.context, self.table, ids, self.options.shown.frames, self.options.shown.width)
 
 
 def _page(run: _Run) -> ReportPage:
     recipe, figures, about = run.recipe, run.figures, run.access.about
     told = (run.table, run.references, about, recipe, figures)
     kind = recipe["dataset"]["kind"]
-    done = read_done(run.work.path(run.inputs["scores"]))
+    done = read_done(run.context.path(run.inputs["scores"]))
     phases = {"seeding": "seeded", "boosting": "boosted", "tagger": "tagger"}
-    folders = {phase: run.work.path(run.inputs[name]) for phase, name in phases.items() if name in run.inputs}
+    folders = {phase: run.context.path(run.inputs[name]) for phase, name in phases.items() if name in run.inputs}
     clips, not_shown = _clips(run)
-    problems = gather_problems(run.work.workspace, run.inputs.values())
+    problems = gather_problems(run.context.workspace, run.inputs.values())
     return ReportPage(
         title=f"{recipe['name']} on {recipe['dataset']['name']}",
         recipe_name=recipe["name"],
@@ -234,7 +234,7 @@ def clip_scores(scores: Mapping[str, float]) -> dict[str, float]:
 def _attention_maps(run: _Run) -> tuple[dict[str, AttentionMap], list[str]]:
     if not run.rows:
         return {}, []
-    vocabulary, device, net = run.references.vocabulary, run.work.runtime.torch_device(), None
+    vocabulary, device, net = run.references.vocabulary, run.context.runtime.torch_device(), None
     if looks_again(run.captioner):
         net = load_captioner(run.checkpoint, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
     places, not_shown = _places(run)
@@ -256,7 +256,9 @@ def _places(run: _Run) -> tuple[Places | None, list[str]]:
             f"The boxes of the regions '{name}' were not kept, so what words look at within a frame cannot be drawn; "
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
-    return Places(boxes=FeatureAccess.open(run.work.workspace, run.work.path(run.inputs["features"]), (beside,))), []
+    return Places(
+        boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.inputs["features"]), (beside,))
+    ), []
 
 
 def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
@@ -271,7 +273,7 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     if "tagger" not in run.inputs or not names:
         return {}
     whole = trained[names[0]]["output"] == "words"
-    checkpoint = Checkpoint.load(run.work.path(run.inputs["tagger"]) / "tagger.safetensors")
+    checkpoint = Checkpoint.load(run.context.path(run.inputs["tagger"]) / "tagger.safetensors")
     net, found = load_tagger(checkpoint).eval(), {}
     words = checkpoint.values["words"]
     for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
@@ -287,10 +289,10 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
 def _near_duplicates(run: _Run, clips: Mapping[str, Clip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
-    access = FeatureAccess.open(run.work.workspace, run.work.path(run.inputs["features"]), (feature,))
+    access = FeatureAccess.open(run.context.workspace, run.context.path(run.inputs["features"]), (feature,))
     references = run.references.sentences(run.figures["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
-    device = run.work.runtime.torch_device()
+    device = run.context.runtime.torch_device()
     pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.twins, device)
     return [DuplicateClips(clips[p.first], clips[p.second], p.distance, p.verdict) for p in pairs]
 
@@ -299,7 +301,7 @@ def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
     """(split, pair) of the videos closest to training videos, where the recipe looks for nearest neighbours."""
     if "neighbours" not in run.inputs:
         return []
-    table = Neighbours.open(run.work.path(run.inputs["neighbours"]))
+    table = Neighbours.open(run.context.path(run.inputs["neighbours"]))
     captions = {id: told for split in SPLITS for id, told in run.references.texts(split).items()}
     most = run.options.shown.twins
     return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
@@ -308,11 +310,11 @@ def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
 def _stage_lines(run: _Run) -> Sequence[StageLine]:
     """The stages that this page was made from; those are reused that were done before the newest run with these scores began."""
     scores = run.inputs["scores"]
-    used = [past for past in load_runs(run.work.workspace) if past.stages.get("evaluate", ("", ""))[1] == scores.key]
+    used = [past for past in load_runs(run.context.workspace) if past.stages.get("evaluate", ("", ""))[1] == scores.key]
     began = used[0].started_at if used else ""
     lines = []
     for name, ref in run.inputs.items():
-        done = read_done(run.work.path(ref))
+        done = read_done(run.context.path(ref))
         if done is not None:
             label = f"{done.stage}[{name.removeprefix('frames_')}]" if name.startswith("frames_") else done.stage
             state = "ran" if done.made_at >= began else "reused"

@@ -35,11 +35,11 @@ class SamplingOptions(Options):
 
 
 @stage(version=1)
-def sample_frames(work: StageContext, options: SamplingOptions, videos: ArtifactRef) -> StageResult:
-    catalogue = Catalogue(work.path(videos), work.data)
+def sample_frames(context: StageContext, options: SamplingOptions, videos: ArtifactRef) -> StageResult:
+    catalogue = Catalogue(context.path(videos), context.data)
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for id, probe in probes_of(work, catalogue, list(catalogue.usable_keys)):
+    for id, probe in probes_of(context, catalogue, list(catalogue.usable_keys)):
         record = catalogue.records[id]
         try:
             if isinstance(probe, BadMedia):
@@ -51,8 +51,8 @@ def sample_frames(work: StageContext, options: SamplingOptions, videos: Artifact
         middle = probe.pts[chosen[:, chosen.shape[1] // 2]]
         row = {"id": id, "key": catalogue.usable_keys[id], "width": chosen.shape[1]}
         rows.append(row | {"frames": chosen.ravel().tolist(), "pts": middle.tolist()})
-    write_parquet(work.folder / "plan.parquet", pa.Table.from_pylist(rows, _SCHEMA))
-    write_parquet(work.folder / "quarantine.parquet", problem_table(problems))
+    write_parquet(context.folder / "plan.parquet", pa.Table.from_pylist(rows, _SCHEMA))
+    write_parquet(context.folder / "quarantine.parquet", problem_table(problems))
     return StageResult(len(rows), {"videos": len(rows), "quarantined": len(problems)})
 
 

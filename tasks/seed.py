@@ -131,7 +131,7 @@ class SeedOptions(Options):
 @stage(version=3, device=True)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
 @trained_together("seeding")
 def seed(
-    work: StageContext,
+    context: StageContext,
     options: SeedOptions,
     features: ArtifactRef,
     text_train: ArtifactRef,
@@ -139,9 +139,9 @@ def seed(
     weights: ArtifactRef | None = None,
     **parts: ArtifactRef,
 ) -> StageResult:
-    device, how = work.runtime.torch_device(), options.seeding
-    references = References(work.path(text_train))
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), options.captioner)
+    device, how = context.runtime.torch_device(), options.seeding
+    references = References(context.path(text_train))
+    access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
     captions = references.numbers("train")
     ids = access.usable(sorted(captions))
     if not ids:
@@ -154,7 +154,7 @@ def seed(
     captioner = build_captioner(options.captioner, access.sizes, len(references.vocabulary))
     weighed = None
     if how.loss == "dxe":
-        weighed = open_weights(references, work.path(weights) if weights else None).by_caption(how.weight)
+        weighed = open_weights(references, context.path(weights) if weights else None).by_caption(how.weight)
     batches = CaptionBatches(
         access,
         captions,
@@ -166,7 +166,7 @@ def seed(
         weighed,
         frame_dropout=how.frame_dropout,
     )
-    found = resume(work.folder / "last.safetensors")
+    found = resume(context.folder / "last.safetensors")
     rewards = RewardMemory(found.values.get("rewards"))
     spoken = _objective(options)
     objective: Objective | ReconstructionPhases | RefocusPhases = spoken
@@ -199,7 +199,7 @@ def seed(
         first=options.first_whole_epoch,
         memory=lambda: {"rewards": rewards.state()},
     )
-    trained = finish_training(work, training, found)
+    trained = finish_training(context, training, found)
     epochs, best = len(trained.history), trained.best
     return StageResult(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
 

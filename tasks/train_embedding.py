@@ -62,16 +62,16 @@ _BATCH = 256  # videos or captions that are embedded at a time
 
 @stage(version=2, device=True)  # 2: easy epochs
 def train_embedding(
-    work: StageContext,
+    context: StageContext,
     options: EmbeddingOptions,
     features: ArtifactRef,
     text_train: ArtifactRef,
     text_val: ArtifactRef,
     **parts: ArtifactRef,
 ) -> StageResult:
-    device, how = work.runtime.torch_device(), options.training
-    references = References(work.path(text_train))
-    access = FeatureAccess.open(work.workspace, work.path(features), options.net.features)
+    device, how = context.runtime.torch_device(), options.training
+    references = References(context.path(text_train))
+    access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
     captions = references.numbers("train")
     ids = access.usable(sorted(captions))
     if len(ids) < 2:
@@ -109,7 +109,7 @@ def train_embedding(
         patience=how.patience,
         point=lambda epoch, means: {"loss": means["total"]},
     )
-    trained = finish_training(work, training, resume(work.folder / "last.safetensors"))
+    trained = finish_training(context, training, resume(context.folder / "last.safetensors"))
     history, best = trained.history, trained.best.epoch
     figures = {f"val {name}": value for name, value in history[best].get("val", {}).items()}
     summary = {"epochs": len(history), "best_epoch": best + 1, **figures}

@@ -80,14 +80,14 @@ def _stretched(clip: np.ndarray, positions: int) -> np.ndarray:
 
 @stage(version=1, device=True)
 def train_tagger(
-    work: StageContext, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef
+    context: StageContext, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef
 ) -> StageResult:
-    references = References(work.path(text))
+    references = References(context.path(text))
     words = references.tag_words[: options.net.words]
     captions = {id: [sentence.split() for sentence in rows] for id, rows in references.sentences("train").items()}
-    catalogue = Catalogue(work.path(videos), work.data)
+    catalogue = Catalogue(context.path(videos), context.data)
     wanted = [id for id in catalogue.ids("train") if id in catalogue.usable_keys and id in captions]
-    ids, clips = _load(work, catalogue, wanted, options)
+    ids, clips = _load(context, catalogue, wanted, options)
     if not ids:
         raise BadInput(
             "no training video can be decoded, so the word tagger has nothing to learn from; see the quarantine"
@@ -98,24 +98,26 @@ def train_tagger(
     torch.manual_seed(how.seed)
     net = WordTagger(options.net.model_copy(update={"words": len(words)}))
     batches = TagBatches(ids, clips, targets, how.videos, how.seed)
-    found = resume(work.folder / "last.safetensors")
+    found = resume(context.folder / "last.safetensors")
     history: list[dict[str, Any]] = found.values.get("history", [])
-    device = work.runtime.torch_device()
+    device = context.runtime.torch_device()
     with meter("learning words", how.epochs * batches.steps_per_epoch, "steps") as shown:
         sums = 0.0
-        for progress in train(work.folder, net, Objective(words=(1.0, TagLoss())), batches, how, found.state, device):
+        for progress in train(
+            context.folder, net, Objective(words=(1.0, TagLoss())), batches, how, found.state, device
+        ):
             sums += progress.losses["total"]
             shown.to(progress.step, f"loss {progress.losses['total']:.3f}")
             if progress.end_of_epoch:
                 history.append({"epoch": progress.epoch + 1, "loss": sums / progress.steps_per_epoch})
                 sums = 0.0
                 checkpoint = to_checkpoint(progress.snapshot(), history=history)
-                checkpoint.save(work.folder / "last.safetensors")
-    checkpoint = Checkpoint.load(work.folder / "last.safetensors")
+                checkpoint.save(context.folder / "last.safetensors")
+    checkpoint = Checkpoint.load(context.folder / "last.safetensors")
     final = model_only(checkpoint, net=net.options.model_dump(mode="json"), words=words)
-    final.save(work.folder / "tagger.safetensors")
-    write_jsonl(work.folder / "curves.jsonl", history)
-    (work.folder / "last.safetensors").unlink()
+    final.save(context.folder / "tagger.safetensors")
+    write_jsonl(context.folder / "curves.jsonl", history)
+    (context.folder / "last.safetensors").unlink()
     return StageResult(len(ids), {"words": len(words), "videos": len(ids), "loss": history[-1]["loss"]})
 
 
@@ -125,13 +127,13 @@ def tag_targets(captions: list[list[str]], words: list[str]) -> list[float]:
 
 
 def _load(
-    work: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
+    context: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
 ) -> tuple[list[str], list[np.ndarray]]:
     """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
     fit = Fit(size=(options.net.size, options.net.size))
     loaded, clips = [], []
     with meter("reading training frames", len(ids), "videos") as shown:
-        for id, answer in read_frames(work, catalogue, {id: {"tagger": options.sampling} for id in ids}, fit):
+        for id, answer in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, fit):
             shown.advance()
             if not isinstance(answer, BadMedia):
                 loaded.append(id)

@@ -43,17 +43,17 @@ class WeighingOptions(Options):
 
 
 @stage(version=1)
-def weigh_captions(work: StageContext, options: WeighingOptions, captions: ArtifactRef) -> StageResult:
-    found = caption_rows(Catalogue(work.path(captions), work.data), "train")
+def weigh_captions(context: StageContext, options: WeighingOptions, captions: ArtifactRef) -> StageResult:
+    found = caption_rows(Catalogue(context.path(captions), context.data), "train")
     ids, ns, words = [row[0] for row in found], [row[1] for row in found], tokenise(row[3] for row in found)
     origin = Origin(None, split_key(ids, ns, words), EOS_COUNTS)
     rows = sorted((id, n, " ".join(said)) for id, n, said in zip(ids, ns, words, strict=True) if said)
     if not rows:
         raise BadInput("the training split has no captions to weigh; a data set needs videos with captions in 'train'")
-    weights = np.concatenate(list(_weights(work.folder, rows)))
+    weights = np.concatenate(list(_weights(context.folder, rows)))
     names = [caption_id(id, n) for id, n, _ in rows]
-    write_weight_table(work.folder / "weights.parquet", names, {"meteor": weights}, origin)
-    for path in work.folder.glob("block-*.npy"):
+    write_weight_table(context.folder / "weights.parquet", names, {"meteor": weights}, origin)
+    for path in context.folder.glob("block-*.npy"):
         path.unlink()
     return StageResult(len(rows), {"captions": len(rows), "alone": int(np.isnan(weights).sum())})
 

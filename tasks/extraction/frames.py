@@ -19,12 +19,14 @@ from tasks.framework.stage import StageContext
 _BLOCK = 1000  # videos whose frame times are in memory at once
 
 
-def probes_of(work: StageContext, catalogue: Catalogue, ids: Sequence[str]) -> Iterator[tuple[str, Probe | BadMedia]]:
+def probes_of(
+    context: StageContext, catalogue: Catalogue, ids: Sequence[str]
+) -> Iterator[tuple[str, Probe | BadMedia]]:
     """Each video with what its file holds, from the file cache; only what the file cache lost is probed again."""
     for start in range(0, len(ids), _BLOCK):
         block = ids[start : start + _BLOCK]
         contents = catalogue.content_keys
-        found = probe_files(work, {contents[id]: catalogue.path_of(id) for id in block}, times=True)
+        found = probe_files(context, {contents[id]: catalogue.path_of(id) for id in block}, times=True)
         for id in block:
             yield id, _as_probe(found[contents[id]])
 
@@ -36,7 +38,7 @@ def _as_probe(probed: Probed) -> Probe | BadMedia:
 
 
 def read_frames(
-    work: StageContext,
+    context: StageContext,
     catalogue: Catalogue,
     wanted: Mapping[str, Mapping[str, Sampling]],
     fit: Fit = WHOLE,
@@ -47,7 +49,7 @@ def read_frames(
     bad: deque[tuple[str, BadMedia]] = deque()
 
     def jobs() -> Iterator[DecodeJob]:
-        for id, probe in probes_of(work, catalogue, list(wanted)):
+        for id, probe in probes_of(context, catalogue, list(wanted)):
             if isinstance(probe, BadMedia):
                 bad.append((id, probe))
             else:
@@ -55,7 +57,7 @@ def read_frames(
                 looks = {name: FrameRequest(sampling, fit) for name, sampling in wanted[id].items()}
                 yield DecodeJob(catalogue.path_of(id), looks, catalogue.records[id].segment, probe)
 
-    with DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool:
+    with DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool:
         for _, events in pool.stream(stream_frames, jobs(), restart):
             yield good.popleft(), _gathered(events)
     yield from bad

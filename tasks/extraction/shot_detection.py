@@ -16,9 +16,9 @@ from tasks.framework.stage import StageContext
 CUTS_VERSION = 1  # bump when other cuts are found
 
 
-def find_cuts(work: StageContext, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, Cuts | BadMedia]:
+def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, Cuts | BadMedia]:
     """content hash -> (path, probe) of files -> content hash -> their cuts, or why they could not be looked through."""
-    known = work.file_cache.cuts(files, CUTS_VERSION)
+    known = context.file_cache.cuts(files, CUTS_VERSION)
     found: dict[str, Cuts | BadMedia] = {content: Cuts(*cuts) for content, cuts in known.items()}
     todo = [content for content in files if content not in found]
     if not todo:
@@ -26,7 +26,7 @@ def find_cuts(work: StageContext, files: Mapping[str, tuple[Path, Probe]]) -> di
     lengths = [files[content][1].duration for content in todo]
     with (
         meter("looking for shots", round(sum(lengths)), "seconds of video") as shown,
-        DecodePool(work.runtime.decoders, work.runtime.decode_timeout) as pool,
+        DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         before = 0.0
         streams = pool.stream(watch_cuts, [ShotJob(*files[content]) for content in todo], lambda _: Seen(0.0))
@@ -36,7 +36,7 @@ def find_cuts(work: StageContext, files: Mapping[str, tuple[Path, Probe]]) -> di
                     case Seen():
                         shown.to(round(before + piece.seconds))
                     case Cuts():
-                        work.file_cache.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
+                        context.file_cache.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
                         found[content] = piece
                     case BadMedia():
                         found[content] = BadMedia(piece.kind, nameless(piece.reason, job.path))

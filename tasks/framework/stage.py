@@ -81,14 +81,14 @@ class StageRun:
     runtime: Runtime
     prepared: Any = None
 
-    def work(self) -> StageContext:
+    def context(self) -> StageContext:
         folder = self.workspace.folder(self.stage.name, self.ref.key)
         return StageContext(self.workspace, self.data, self.runtime, folder, self.ref, self.prepared)
 
     def done(self) -> Completion | None:
         """The finished result, if it is really there."""
         done = self.workspace.done(self.stage.name, self.ref.key)
-        if done and self.stage.is_valid and not self.stage.is_valid(self.work(), done):
+        if done and self.stage.is_valid and not self.stage.is_valid(self.context(), done):
             return None
         return done
 
@@ -106,15 +106,15 @@ class StageRun:
                 self.workspace.discard(self.stage.name, self.ref.key)
             elif done := self.done():
                 return replace(self.ref, count=done.ref.count), False
-            started, work = time.monotonic(), self.work()
+            started, context = time.monotonic(), self.context()
             try:
-                work.folder.mkdir(parents=True, exist_ok=True)
+                context.folder.mkdir(parents=True, exist_ok=True)
                 # A result that lost a file has its marker still: half-way through, it must not look done again.
-                (work.folder / "done.json").unlink(missing_ok=True)
+                (context.folder / "done.json").unlink(missing_ok=True)
                 with around():
-                    made = self.stage.function(work, self.options, **self.inputs)
+                    made = self.stage.function(context, self.options, **self.inputs)
             except OSError as error:
-                raise explain_os_error(error, work.folder) from error
+                raise explain_os_error(error, context.folder) from error
             ref = replace(self.ref, count=made.count)
             seconds = round(time.monotonic() - started, 3)
             made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

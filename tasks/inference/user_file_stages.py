@@ -29,7 +29,7 @@ Carry = Callable[[StageRun], bool]
 
 def carry_here(job: StageRun) -> bool:
     """In this process, without Prefect."""
-    again = job.stage.again(job.work()) if job.stage.again else ""
+    again = job.stage.again(job.context()) if job.stage.again else ""
     return job.carry_out(force=bool(again))[1]
 
 
@@ -66,7 +66,7 @@ class UserFileStages:
     def catalogue(self, clips: Iterable[UserClip]) -> tuple[Catalogue, StageContext]:
         """The clips, looked at; the extraction is about the last ones."""
         job, _ = self._do(catalogue, UserFilesOptions(clips=tuple(clips)))
-        return Catalogue(job.work().folder, ROOT), job.work()
+        return Catalogue(job.context().folder, ROOT), job.context()
 
     def extract(self) -> tuple[Path, int]:
         """Make sure that all clips have their features: the extraction's folder, and how many rows had to be made."""
@@ -87,7 +87,7 @@ class UserFileStages:
         if trained.refocused:
             read = {"features": job.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
             job, _ = self._do(find_key_frames, FindingOptions(), **read)
-        return job.work().folder, made
+        return job.context().folder, made
 
     def problems(self) -> list[Problem]:
         """What the stages set aside; `item` is the id of the clip."""
@@ -98,7 +98,9 @@ class UserFileStages:
         """What the extraction noted before it ended without a single row."""
         job = self._jobs[-1]
         known = {
-            record: why for s in job.prepared.values() for record, why in job.work().file_cache.failures(s.key).items()
+            record: why
+            for s in job.prepared.values()
+            for record, why in job.context().file_cache.failures(s.key).items()
         }
         return [Problem(id, *known[key], quarantined=True) for id, key in table.usable_keys.items() if key in known]
 

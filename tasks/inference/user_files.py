@@ -82,8 +82,8 @@ class FileCaptioner:
         if not same:
             return Captioned([], problems)
         try:
-            table, work = stages.catalogue(clip_of(content, paths[0]) for content, paths in same.items())
-            clips, bad = _cut(work, table, cut)
+            table, context = stages.catalogue(clip_of(content, paths[0]) for content, paths in same.items())
+            clips, bad = _cut(context, table, cut)
             found, extracted = {}, 0
             if clips:
                 if cut is not None:
@@ -177,16 +177,16 @@ def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, 
     return same, problems
 
 
-def _cut(work: StageContext, table: Catalogue, cut: Cut) -> tuple[dict[str, list[UserClip]], list[Problem]]:
+def _cut(context: StageContext, table: Catalogue, cut: Cut) -> tuple[dict[str, list[UserClip]], list[Problem]]:
     """Content hash -> the clips of that file, in the order of time; and what could not be cut. A file that is one clip has
     the same id as without cutting."""
     if cut is None:
         return {id: [clip_of(id, table.path_of(id))] for id in table.usable_keys}, []
     clips: dict[str, list[UserClip]] = {}
     problems: list[Problem] = []
-    probes = dict(probes_of(work, table, list(table.usable_keys)))
+    probes = dict(probes_of(context, table, list(table.usable_keys)))
     good = {id: (table.path_of(id), probe) for id, probe in probes.items() if not isinstance(probe, BadMedia)}
-    cuts = find_cuts(work, good) if isinstance(cut, ShotOptions) else {}
+    cuts = find_cuts(context, good) if isinstance(cut, ShotOptions) else {}
     for id, found in (probes | cuts).items():
         if isinstance(found, BadMedia):
             problems.append(Problem(id, found.kind, found.reason, quarantined=True))

@@ -39,14 +39,14 @@ NONE = Pictures()
 
 
 def take_pictures(
-    work: StageContext, table: Catalogue, ids: Sequence[str], frames: int, width: int
+    context: StageContext, table: Catalogue, ids: Sequence[str], frames: int, width: int
 ) -> dict[str, Pictures]:
     """video id -> its pictures; a video that cannot be decoded any more is left out."""
     found = {}
     count = frames_each(len(ids), frames)
     wanted = {id: {"shown": Uniform(frames=count)} for id in ids}
     with meter("pictures for the report", len(ids), "videos") as progress:
-        for id, answer in read_frames(work, table, wanted):
+        for id, answer in read_frames(context, table, wanted):
             progress.advance()
             if not isinstance(answer, BadMedia):
                 sampled = answer["shown"]

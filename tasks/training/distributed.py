@@ -36,10 +36,10 @@ def trained_together(label: str) -> Callable[[StageFunction], StageFunction]:
 
     def wrap(function: StageFunction) -> StageFunction:
         @wraps(function)
-        def wrapped(work: StageContext, options: BaseModel, **inputs: ArtifactRef) -> StageResult:
-            if work.runtime.nproc == 1 or Ranks().size > 1:
-                return function(work, options, **inputs)
-            return _in_processes(function.__name__, label, work, options, inputs)
+        def wrapped(context: StageContext, options: BaseModel, **inputs: ArtifactRef) -> StageResult:
+            if context.runtime.nproc == 1 or Ranks().size > 1:
+                return function(context, options, **inputs)
+            return _in_processes(function.__name__, label, context, options, inputs)
 
         return wrapped
 
@@ -47,19 +47,19 @@ def trained_together(label: str) -> Callable[[StageFunction], StageFunction]:
 
 
 def _in_processes(
-    stage: str, label: str, work: StageContext, options: BaseModel, inputs: dict[str, ArtifactRef]
+    stage: str, label: str, context: StageContext, options: BaseModel, inputs: dict[str, ArtifactRef]
 ) -> StageResult:
-    task, answer = work.folder / TASK, work.folder / ANSWER
+    task, answer = context.folder / TASK, context.folder / ANSWER
     answer.unlink(missing_ok=True)
     values = {
         "stage": stage,
         "options": options.model_dump(mode="json"),
         "inputs": {name: ref.to_json() for name, ref in inputs.items()},
-        "workspace": str(work.workspace.root.absolute()),
-        "data": str(work.data),
-        "runtime": work.runtime.model_dump(mode="json"),
-        "folder": str(work.folder.absolute()),
-        "ref": work.ref.to_json(),
+        "workspace": str(context.workspace.root.absolute()),
+        "data": str(context.data),
+        "runtime": context.runtime.model_dump(mode="json"),
+        "folder": str(context.folder.absolute()),
+        "ref": context.ref.to_json(),
         "parent": os.getpid(),
     }
     write_json(task, values)
@@ -69,13 +69,13 @@ def _in_processes(
     # In a session of its own: Ctrl-C is for this process, which then ends them.
     launcher = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        code = _watch(launcher, CurveArtifact(label), work.folder / "curves.jsonl")
+        code = _watch(launcher, CurveArtifact(label), context.folder / "curves.jsonl")
     finally:
         if launcher.poll() is None:
             launcher.terminate()  # torch's launcher ends its processes, then itself
             launcher.wait()
         task.unlink(missing_ok=True)
-    return _outcome(answer, code, work.runtime.nproc)
+    return _outcome(answer, code, context.runtime.nproc)
 
 
 def _watch(launcher: subprocess.Popen[bytes], shown: CurveArtifact, curve: Path) -> int:

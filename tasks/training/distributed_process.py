@@ -75,11 +75,11 @@ def take_part(task: Path) -> int:
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     folder, ranks = Path(values["folder"]), Ranks()
     ref = ArtifactRef.from_json(values["ref"])
-    work = StageContext(Workspace.open(values["workspace"]), Path(values["data"]), runtime, folder, ref)
+    context = StageContext(Workspace.open(values["workspace"]), Path(values["data"]), runtime, folder, ref)
     stage, options = stages[values["stage"]]
     inputs = {name: ArtifactRef.from_json(each) for name, each in values["inputs"].items()}
     try:
-        made = stage.function(work, options.model_validate(values["options"]), **inputs)
+        made = stage.function(context, options.model_validate(values["options"]), **inputs)
     except LongtakeError as error:
         if ranks.leads or not (folder / ANSWER).exists():
             write_json(folder / ANSWER, {"error": str(error)})

@@ -18,7 +18,7 @@ from tasks.train_embedding import embed_videos, embedding_options, load_embeddin
 
 
 def open_global_reward(
-    work: StageContext,
+    context: StageContext,
     options: GlobalOptions,
     references: References,
     features: ArtifactRef,
@@ -33,8 +33,8 @@ def open_global_reward(
             "the global reward compares captions by an embedding, and with nearest neighbours; add the sections "
             "'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
         )
-    device, path = work.runtime.torch_device(), work.path(embedding) / "embedding.safetensors"
-    access = FeatureAccess.open(work.workspace, work.path(features), embedding_options(path).features)
+    device, path = context.runtime.torch_device(), context.path(embedding) / "embedding.safetensors"
+    access = FeatureAccess.open(context.workspace, context.path(features), embedding_options(path).features)
     vocabulary = references.vocabulary
     net = load_embedding(path, access, vocabulary.key, len(vocabulary)).to(device)
     usable = set(access.usable(ids))
@@ -46,7 +46,7 @@ def open_global_reward(
         )
     videos = torch.zeros(len(ids), net.options.size, device=device)
     videos[there] = embed_videos(net, access, [ids[number] for number in there], device)
-    nearest = _nearest(Neighbours.open(work.path(neighbours))) if neighbours and options.neighbour else {}
+    nearest = _nearest(Neighbours.open(context.path(neighbours))) if neighbours and options.neighbour else {}
     return GlobalDiscriminative(net, videos, nearest_numbers(ids, nearest).to(device), options)
 
 

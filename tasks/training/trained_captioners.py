@@ -15,7 +15,7 @@ from tasks.seed import captioner_options, load_captioner
 
 
 def open_trained(
-    work: StageContext,
+    context: StageContext,
     vocabulary: Vocabulary,
     features: ArtifactRef,
     captioner: ArtifactRef,
@@ -24,9 +24,9 @@ def open_trained(
     """The captioner in eval mode on the stage's device, and the features that it reads. With `captioner_2`, `captioner_3` ...
     among `others`, the mean of all of them (GLD, Table II): their kind and features are the same, their weights are not."""
     refs = [captioner, *(ref for name, ref in sorted((others or {}).items()) if name.startswith("captioner_"))]
-    paths = [work.path(ref) / "captioner.safetensors" for ref in refs]
-    access = FeatureAccess.for_captioner(work.workspace, work.path(features), captioner_options(paths[0]))
-    return load_trained(paths, access, vocabulary, work.runtime.torch_device()), access
+    paths = [context.path(ref) / "captioner.safetensors" for ref in refs]
+    access = FeatureAccess.for_captioner(context.workspace, context.path(features), captioner_options(paths[0]))
+    return load_trained(paths, access, vocabulary, context.runtime.torch_device()), access
 
 
 def load_trained(paths: Sequence[Path], access: FeatureAccess, vocabulary: Vocabulary, device: str) -> Captioner:

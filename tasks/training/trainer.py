@@ -107,25 +107,25 @@ class _Standing:
         return {"history": self.history, "best": best, "sums": self.sums, "stopped": self.stopped}
 
 
-def finish_training(work: StageContext, training: Training, found: Resumed) -> Trained:
+def finish_training(context: StageContext, training: Training, found: Resumed) -> Trained:
     """Train from where `found` says to the end, saving on the way. At the end checkpoints are removed: the best epoch's weights
     and the curve are what stays.
 
     Of several processes that train together, all call this; the leading one alone validates, decides and writes."""
     ranks = Ranks()
     if found.values:
-        found.expect(training.about, work.folder)
+        found.expect(training.about, context.folder)
     ranks.agree(0)  # all have read the checkpoint: from now on it may be replaced
     now = _Standing.of(found.values) if found.values else _start(training) if ranks.leads else _Standing()
-    saved = LastCheckpoints(work.folder / "last.safetensors", work.runtime.checkpoints)
+    saved = LastCheckpoints(context.folder / "last.safetensors", context.runtime.checkpoints)
     curve = CurveArtifact(training.label)
     if not now.stopped:
-        _go_on(work, training, found, now, ranks, saved, curve)
+        _go_on(context, training, found, now, ranks, saved, curve)
     if ranks.leads:
-        write_jsonl(work.folder / "curves.jsonl", now.history)
+        write_jsonl(context.folder / "curves.jsonl", now.history)
         curve.show(now.history, final=True)
         saved.remove()
-        (work.folder / BAD_BATCH).unlink(missing_ok=True)
+        (context.folder / BAD_BATCH).unlink(missing_ok=True)
     told = ranks.gather(now.to_json() if ranks.leads else {})[0]
     return Trained(told["history"], Best(**told["best"]))
 
@@ -138,7 +138,7 @@ def _start(training: Training) -> _Standing:
 
 
 def _go_on(
-    work: StageContext,
+    context: StageContext,
     training: Training,
     found: Resumed,
     now: _Standing,
@@ -146,13 +146,13 @@ def _go_on(
     checkpoints: LastCheckpoints,
     curve: CurveArtifact,
 ) -> None:
-    how, batches, runtime, saved = training.how, training.batches, work.runtime, time.monotonic()
+    how, batches, runtime, saved = training.how, training.batches, context.runtime, time.monotonic()
     done = found.state.values["step"] if found.state else 0
     total = how.epochs * batches.steps_per_epoch
     if runtime.compile_training:
         compile_parts(training.model)
     steps = train(
-        work.folder,
+        context.folder,
         training.model,
         training.objective,
         batches,
@@ -170,8 +170,8 @@ def _go_on(
             if shown is not None:
                 shown.to(progress.step, _told(training, figures, now.best))
             if ranks.leads and progress.end_of_epoch:
-                _end_epoch(work, training, progress, now)
-                write_jsonl(work.folder / "curves.jsonl", now.history)  # for those who watch
+                _end_epoch(context, training, progress, now)
+                write_jsonl(context.folder / "curves.jsonl", now.history)  # for those who watch
                 curve.show(now.history)
             now.stopped = bool(ranks.agree(now.stopped))
             if ranks.agree(progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY):
@@ -194,7 +194,7 @@ def _told(training: Training, figures: Mapping[str, float], best: Best) -> str:
     return "  ".join(parts)
 
 
-def _end_epoch(work: StageContext, training: Training, progress: Progress, now: _Standing) -> None:
+def _end_epoch(context: StageContext, training: Training, progress: Progress, now: _Standing) -> None:
     """A point of the curve; is it the best so far; was it the last one."""
     means = {name: total / progress.steps_per_epoch for name, total in now.sums.items()}
     number = progress.epoch + 1
@@ -211,16 +211,16 @@ def _end_epoch(work: StageContext, training: Training, progress: Progress, now: 
         )
         if best:
             now.best = Best(judged.score, progress.epoch)
-            _save_best(work, training, progress)
+            _save_best(context, training, progress)
         since = max(now.best.epoch, training.first - 1)
         now.stopped = training.how.keep == "best" and progress.epoch - since >= training.patience
     elif training.judge is None and last:
         now.best = Best(epoch=progress.epoch)
-        _save_best(work, training, progress)
+        _save_best(context, training, progress)
     now.stopped = now.stopped or last
 
 
-def _save_best(work: StageContext, training: Training, progress: Progress) -> None:
+def _save_best(context: StageContext, training: Training, progress: Progress) -> None:
     with progress.kept():
         checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.about, epoch=progress.epoch)
-    checkpoint.save(work.folder / training.result)
+    checkpoint.save(context.folder / training.result)

@@ -73,7 +73,7 @@ def test_a_variant_runs_to_its_scores_and_report(name: str, world: Path, shared:
     worked = carried_out(plan)
     assert worked[-3:] == ["caption", "evaluate", "report"]
     assert ("train_tagger" in worked) == first, "the tagger is trained once for all of them"
-    folders = {step.label: step.job.work().folder for step in plan.steps}
+    folders = {step.label: step.job.context().folder for step in plan.steps}
     assert len(read_jsonl(folders["caption"] / "captions.jsonl")) == 4
     assert read_scores(folders["evaluate"])["corpus"]["CIDEr"] >= 0
     curve = read_jsonl(folders["seed"] / "curves.jsonl")

@@ -26,7 +26,7 @@ def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:
     plan = place.plan(**TWO)
     assert plan.keys["seed[0]"] == place.plan().keys["seed"], "a seed that was trained before is not trained again"
     assert carried_out(plan) == ["seed[7]", *LABELS[-3:]]
-    folders = {step.label: step.job.work().folder for step in plan.steps}
+    folders = {step.label: step.job.context().folder for step in plan.steps}
     references = References(folders["prepare_text"])
     vocabulary = references.vocabulary
     access = FeatureAccess.open(place.workspace, folders["extract_features"], ("scene",))
@@ -52,7 +52,7 @@ def test_own_files_are_captioned_by_all_and_the_report_is_found(place: Place, lo
     carried_out(plan)
     used = plan.step("caption")
     assert used is not None
-    row = read_captions(used.job.work().folder)[0]
+    row = read_captions(used.job.context().folder)[0]
     answer = longtake("caption", place.data / "videos" / f"{row.video_id}.mp4", "-w", place.workspace.root, "--json")
     (found,) = answer.json["captions"]
     assert (found["caption"], found["log_prob"]) == (row.caption, row.log_prob)

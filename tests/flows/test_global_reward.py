@@ -57,5 +57,5 @@ def test_a_run_with_it_ends_in_captions(place: Place) -> None:
     plan = place.plan(**TABLES, boosting=BOOSTING | rewards)
     assert carried_out(plan) == ["find_neighbours", "train_embedding", "boost", *("caption", "evaluate", "report")]
     step = plan.step("boost")
-    assert step is not None and read_jsonl(step.job.work().folder / "curves.jsonl")[1]["reward"] < 0
+    assert step is not None and read_jsonl(step.job.context().folder / "curves.jsonl")[1]["reward"] < 0
     assert not place.plan(**TABLES, boosting=BOOSTING | rewards).to_do

@@ -30,7 +30,7 @@ PHASES = ["seed", "find_key_frames", "seed[key_frames]"]
 def test_a_run_seeds_finds_key_frames_and_seeds_again(place: Place) -> None:
     plan = place.plan(**VRE, key_frames={"epochs": 3})
     assert carried_out(plan) == [*PHASES, *LABELS[-3:]]
-    folders = {step.label: step.job.work().folder for step in plan.steps}
+    folders = {step.label: step.job.context().folder for step in plan.steps}
     first, again = (read_jsonl(folders[label] / "curves.jsonl") for label in (PHASES[0], PHASES[2]))
     assert ["step2" in point for point in first] == [False, True]
     assert ["step2" in point for point in again] == [True] * 3 and "refocus" not in again[-1]
@@ -49,7 +49,7 @@ def test_own_files_get_key_frames_too_and_the_report_is_found(place: Place, long
     carried_out(plan)
     used = plan.step("caption")
     assert used is not None
-    expected = {row.video_id: row for row in read_captions(used.job.work().folder)}
+    expected = {row.video_id: row for row in read_captions(used.job.context().folder)}
     answer = longtake("caption", place.data / "videos", "-w", place.workspace.root, "--json")
     found = {Path(row["file"]).stem: row for row in answer.json["captions"]}
     assert answer.code == 0 and expected and expected.keys() <= found.keys()

@@ -71,7 +71,7 @@ def test_it_learns_eight_clips_by_heart(kind: str, eight_clips: Path, shared: Wo
     plain = (f"{size}.hidden=64", f"{size}.dropout=0.0")
     plan = plan_pipeline(load_recipe(RECIPES[kind], [*SETTINGS, *plain], eight_clips), shared, until="evaluate")
     carried_out(plan)
-    folders = {step.label: step.job.work().folder for step in plan.steps}
+    folders = {step.label: step.job.context().folder for step in plan.steps}
     assert len(read_captions(folders["caption"])) == 8
     assert (
         read_scores(folders["evaluate"])["corpus"]["CIDEr"] > 5

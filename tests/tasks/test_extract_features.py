@@ -26,7 +26,7 @@ from tests.tasks.toy_run import SAMPLING, ToyRun
 def fixed(toy: ToyRun) -> ExtractOptions:
     """Features whose weights do not depend on the data: a tagger kept as a file."""
     path = toy.data.parent / f"tagger-{os.getpid()}.safetensors"
-    shutil.copy(toy.tagger().work().folder / "tagger.safetensors", path)
+    shutil.copy(toy.tagger().context().folder / "tagger.safetensors", path)
     feature = TaggerFeature(sampling="clips", weights=str(path))
     return ExtractOptions(dataset="demo", features={"scene": feature}, sampling={"clips": SAMPLING})
 
@@ -64,7 +64,7 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
     assert extracted(mine.features(fixed)) == 1, "touched: still the extraction of before"
     clips[3].unlink()
     job = mine.features(fixed)
-    assert extracted(job) == 0 and len(read_rows(job.work().folder)["scene"]) == 17, "removed"
+    assert extracted(job) == 0 and len(read_rows(job.context().folder)["scene"]) == 17, "removed"
     count = store_of(job).count
     shutil.copy(toy.data / "videos" / clips[3].name, clips[3])
     assert store_of(mine.features(fixed)).count == count == 19, "brought back: its row was never lost"
@@ -112,7 +112,7 @@ def test_two_nets_decode_a_video_once_and_a_second_run_extracts_only_the_new_fea
 
 
 def features_json(job: StageRun) -> bytes:
-    return (job.work().folder / "features.json").read_bytes()
+    return (job.context().folder / "features.json").read_bytes()
 
 
 def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
@@ -124,7 +124,7 @@ def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
     job = module.extract_features.job(before.workspace, before.data, in_processes, before.options, before.inputs)
     monkeypatch.setattr(engine, "stream_frames", look_badly)
     job.carry_out()
-    rows = read_rows(job.work().folder)["scene"]
+    rows = read_rows(job.context().folder)["scene"]
     assert len(rows) == extracted(job) == 17
     (problem,) = gather_problems(job.workspace, [job.ref])
     assert problem.kind == "crashed" and problem.item not in rows and "SIGSEGV" in problem.reason
@@ -133,9 +133,11 @@ def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
     assert extracted(job) == 0, "known to fail: left alone"
     retrying = job.runtime.model_copy(update={"retry_quarantined": True})
     again = module.extract_features.job(job.workspace, job.data, retrying, job.options, job.inputs)
-    assert module.extract_features.again is not None and "1 quarantined" in module.extract_features.again(again.work())
+    assert module.extract_features.again is not None and "1 quarantined" in module.extract_features.again(
+        again.context()
+    )
     again.carry_out(force=True)
-    assert len(read_rows(job.work().folder)["scene"]) == 18
+    assert len(read_rows(job.context().folder)["scene"]) == 18
 
 
 def test_rows_do_not_depend_on_what_was_extracted_before(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def root(tmp_path: Path) -> Path:
 
 def made(job: StageRun) -> Neighbours:
     job.carry_out()
-    return Neighbours.open(job.work().folder)
+    return Neighbours.open(job.context().folder)
 
 
 def pooled(ids: list[str]) -> np.ndarray:
@@ -129,7 +129,7 @@ def test_videos_of_other_splits_find_their_nearest_training_videos(root: Path, m
 def test_a_video_without_the_feature_is_left_out_and_listed(root: Path) -> None:
     job = job_in(root, queries=("train", "test"))
     job.carry_out()
-    listed = pq.read_table(job.work().folder / "quarantine.parquet").to_pylist()
+    listed = pq.read_table(job.context().folder / "quarantine.parquet").to_pylist()
     assert {row["item"] for row in listed} == set(WITHOUT)
     assert {(row["kind"], row["quarantined"]) for row in listed} == {("no_neighbours", False)}
     assert "no 'scene' features" in listed[0]["reason"]
@@ -191,17 +191,17 @@ def test_only_missing_blocks_are_computed_after_a_stop(root: Path) -> None:
     job = job_in(root)
     with watching() as computed:
         job.carry_out()
-    whole = (job.work().folder / "neighbours.parquet").read_bytes()
+    whole = (job.context().folder / "neighbours.parquet").read_bytes()
     assert computed == [0, 16, 32, 48, 64, 80]
     job.workspace.discard(job.stage.name, job.ref.key)
     with watching(stop_after=3) as computed, pytest.raises(_Stopped):
         job.carry_out()
     assert job.done() is None and computed == [0, 16, 32]
-    (job.work().folder / "blocks" / "rows-train-00000016-00000032.parquet").unlink()
+    (job.context().folder / "blocks" / "rows-train-00000016-00000032.parquet").unlink()
     with watching() as computed:
         job.carry_out()
     assert computed == [16, 48, 64, 80]
-    assert (job.work().folder / "neighbours.parquet").read_bytes() == whole
+    assert (job.context().folder / "neighbours.parquet").read_bytes() == whole
 
 
 def test_blocks_that_a_run_on_other_rows_left_are_not_taken(root: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_killed_run_goes_on_with_its_blocks_and_ends_in_the_same_bytes(
     prepare(tmp_path / "other")
     undisturbed = job_in(tmp_path / "other")
     undisturbed.carry_out()
-    blocks, deadline = job_in(root).work().folder / "blocks", time.monotonic() + 60
+    blocks, deadline = job_in(root).context().folder / "blocks", time.monotonic() + 60
     while len(list(blocks.glob("rows-*.parquet"))) < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
@@ -267,7 +267,7 @@ def test_a_killed_run_goes_on_with_its_blocks_and_ends_in_the_same_bytes(
         resumed.carry_out()
     assert computed == list(range(8 * len(kept), 88, 8))
     for name in ("neighbours.parquet", "quarantine.parquet"):
-        assert (resumed.work().folder / name).read_bytes() == (undisturbed.work().folder / name).read_bytes()
+        assert (resumed.context().folder / name).read_bytes() == (undisturbed.context().folder / name).read_bytes()
 
 
 def test_the_table_is_stale_when_its_feature_or_a_choice_changes_and_else_not(root: Path) -> None:
@@ -288,7 +288,7 @@ def test_the_stage_follows_extraction_on_real_clips(toy: ToyRun) -> None:
     features, videos = toy.features().ref, toy.catalogue().ref
     inputs = {"videos": videos.part("videos/train"), "features": features.part("scene/train")}
     job = toy.alone(find_neighbours, NeighbourOptions(feature="scene", k=20, metric="cosine"), toy.data, **inputs)
-    table = Neighbours.open(job.work().folder)
+    table = Neighbours.open(job.context().folder)
     assert len(table) == 10 and all(len(table.of(id)) == 9 for id in table.ids("train")), "all the others"
     assert all(0 <= distance <= 2 for id in table.ids("train") for _, distance in table.of(id))
 

@@ -37,7 +37,7 @@ def embedded(toy: ToyRun, options: EmbeddingOptions = OPTIONS) -> StageRun:
 
 def test_the_loss_falls_and_every_epoch_is_validated_in_both_directions(toy: ToyRun) -> None:
     job = embedded(toy)
-    folder = job.work().folder
+    folder = job.context().folder
     assert sorted(path.name for path in folder.iterdir()) == ["curves.jsonl", "done.json", "embedding.safetensors"]
     curve = read_jsonl(folder / "curves.jsonl")
     assert [point["epoch"] for point in curve] == [1, 2, 3] and curve[2]["loss"] < curve[0]["loss"]
@@ -67,7 +67,7 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
 ) -> None:
     job = embedded(toy)
     files = ("embedding.safetensors", "curves.jsonl")
-    whole = [(job.work().folder / name).read_bytes() for name in files]
+    whole = [(job.context().folder / name).read_bytes() for name in files]
     real = training_run.train
 
     def stops(*args, **kwargs):
@@ -83,14 +83,14 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
     assert job.done() is None
     monkeypatch.setattr(training_run, "train", real)
     job.carry_out()
-    assert [(job.work().folder / name).read_bytes() for name in files] == whole
+    assert [(job.context().folder / name).read_bytes() for name in files] == whole
 
 
 def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = embedded(toy)
-    whole = (job.work().folder / "curves.jsonl").read_bytes()
+    whole = (job.context().folder / "curves.jsonl").read_bytes()
 
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
@@ -101,18 +101,18 @@ def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
             job.carry_out(force=True)
     monkeypatch.setattr(training_run, "train", killed)  # nothing may be trained again
     job.carry_out()
-    assert (job.work().folder / "curves.jsonl").read_bytes() == whole
+    assert (job.context().folder / "curves.jsonl").read_bytes() == whole
 
 
 def test_a_trained_embedding_is_read_back_and_refused_where_it_does_not_belong(toy: ToyRun) -> None:
     job = embedded(toy)
-    path = job.work().folder / "embedding.safetensors"
-    access = FeatureAccess.open(job.workspace, toy.features().work().folder, ("scene",))
-    references = References(toy.text().work().folder)
+    path = job.context().folder / "embedding.safetensors"
+    access = FeatureAccess.open(job.workspace, toy.features().context().folder, ("scene",))
+    references = References(toy.text().context().folder)
     vocabulary = references.vocabulary
     net = load_embedding(path, access, vocabulary.key, len(vocabulary))
     validation = references.numbers("val")
-    curve = read_jsonl(job.work().folder / "curves.jsonl")
+    curve = read_jsonl(job.context().folder / "curves.jsonl")
     assert retrieval(net, access, validation, "cpu") in [point["val"] for point in curve]
     vectors = embed_videos(net, access, sorted(validation), "cpu")
     assert vectors.shape == (4, 12) and torch.allclose(vectors.norm(dim=1), torch.ones(4))

@@ -79,8 +79,8 @@ print(json.dumps([message, left_over(), attempt(job), job.done() is not None]))
 )
 def test_a_failing_disk_is_told_in_words(workspace: Workspace, number: int, remedy: str) -> None:
     @stage(version=1)
-    def writes(work: StageContext, options: Options) -> StageResult:
-        raise OSError(number, "the system's words", str(work.folder / "big.bin"))
+    def writes(context: StageContext, options: Options) -> StageResult:
+        raise OSError(number, "the system's words", str(context.folder / "big.bin"))
 
     with pytest.raises(StorageError, match=rf"big\.bin: the system's words; .*{remedy}"):
         writes.job(workspace, workspace.root, Runtime(), Options(), {}).carry_out()

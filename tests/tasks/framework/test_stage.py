@@ -64,10 +64,10 @@ def toy_stage(log: list[str]) -> Stage:
     """Writes one file and notes that it worked."""
 
     @stage(version=1)
-    def toy(work: StageContext, options: ToyOptions, **inputs: ArtifactRef) -> StageResult:
-        assert not (work.folder / "done.json").exists(), "the marker is written last"
+    def toy(context: StageContext, options: ToyOptions, **inputs: ArtifactRef) -> StageResult:
+        assert not (context.folder / "done.json").exists(), "the marker is written last"
         log.append("worked")
-        write_text(work.folder / "result.txt", "x" * options.size)
+        write_text(context.folder / "result.txt", "x" * options.size)
         return StageResult(options.size, {"size": options.size})
 
     return toy
@@ -138,23 +138,23 @@ def test_a_result_is_made_once(workspace: Workspace, toy_stage: Stage, log: list
 def test_force_makes_it_again_from_nothing(workspace: Workspace, toy_stage: Stage, log: list[str]) -> None:
     made = job(toy_stage, workspace)
     made.carry_out()
-    (made.work().folder / "left over").write_text("old")
+    (made.context().folder / "left over").write_text("old")
     assert made.carry_out(force=True)[1]
     assert log == ["worked", "worked"]
-    assert sorted(path.name for path in made.work().folder.iterdir()) == ["done.json", "result.txt"]
+    assert sorted(path.name for path in made.context().folder.iterdir()) == ["done.json", "result.txt"]
 
 
 def test_a_result_whose_file_was_deleted_is_made_again(workspace: Workspace, toy_stage: Stage, log: list[str]) -> None:
     made = job(toy_stage, workspace)
     made.carry_out()
-    (made.work().folder / "result.txt").unlink()
+    (made.context().folder / "result.txt").unlink()
     assert made.done() is None and made.carry_out()[1] and log == ["worked", "worked"]
 
 
 def test_what_lies_outside_the_folder_counts_too(workspace: Workspace, toy_stage: Stage) -> None:
     outside = workspace.root / "outside"
 
-    def is_valid(work: StageContext, done: Completion) -> bool:
+    def is_valid(context: StageContext, done: Completion) -> bool:
         return outside.exists()
 
     made = job(replace(toy_stage, is_valid=is_valid), workspace)
@@ -172,9 +172,9 @@ def test_a_failing_stage_leaves_no_marker_and_goes_on_from_its_files(
     seen: list[bool] = []
 
     @stage(version=1)
-    def fails(work: StageContext, options: ToyOptions) -> StageResult:
-        seen.append((work.folder / "half").exists())
-        write_text(work.folder / "half", "so far")
+    def fails(context: StageContext, options: ToyOptions) -> StageResult:
+        seen.append((context.folder / "half").exists())
+        write_text(context.folder / "half", "so far")
         if len(seen) == 1:
             raise failure
         return StageResult(1)
@@ -188,7 +188,7 @@ def test_a_failing_stage_leaves_no_marker_and_goes_on_from_its_files(
 
 def test_threads_that_want_the_same_result_share_it(workspace: Workspace, log: list[str]) -> None:
     @stage(version=1)
-    def slow(work: StageContext, options: ToyOptions) -> StageResult:
+    def slow(context: StageContext, options: ToyOptions) -> StageResult:
         log.append("worked")
         time.sleep(0.2)
         return StageResult(1)

@@ -49,8 +49,8 @@ def grid(toy: ToyRun, alone) -> tuple[FeatureAccess, References]:
     two = alone(sample_frames, SamplingOptions(sampling=GRID.sampling["two"]), toy.data, videos=videos)
     inputs = {"videos": videos, "tagger": toy.tagger().ref, "frames_clips": toy.frames().ref, "frames_two": two.ref}
     job = alone(extract_features, GRID, toy.data, **inputs)
-    return FeatureAccess.open(job.workspace, job.work().folder, ("scene", "cells")), References(
-        toy.text().work().folder
+    return FeatureAccess.open(job.workspace, job.context().folder, ("scene", "cells")), References(
+        toy.text().context().folder
     )
 
 

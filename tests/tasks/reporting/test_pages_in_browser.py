@@ -15,7 +15,7 @@ from tasks.reporting.page import Clip, DuplicateClips, Region
 from tasks.reporting.pictures import frames_each, small
 from tasks.reporting.rendering import CLIPS_A_PAGE, render_comparison, render_report
 from tests.browser import CHROMIUM, Page, browser_page
-from tests.tasks import test_comparison_page as comparison
+from tests.tasks.reporting import test_comparison_page as comparison
 from tests.tasks.reporting.test_page import EVIL, a_clip, a_page
 
 pytestmark = [

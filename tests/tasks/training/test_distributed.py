@@ -52,7 +52,7 @@ def job_of(toy: ToyRun, workspace: Workspace, stage: Any, options: Any, nproc: i
 
 def outcome(job: StageRun) -> tuple[list[dict[str, Any]], Checkpoint, dict[str, Any]]:
     job.carry_out(force=True)
-    folder, done = job.work().folder, job.done()
+    folder, done = job.context().folder, job.done()
     assert done is not None
     assert sorted(path.name for path in folder.iterdir()) == ["captioner.safetensors", "curves.jsonl", "done.json"]
     return read_jsonl(folder / "curves.jsonl"), Checkpoint.load(folder / "captioner.safetensors"), done.summary
@@ -127,9 +127,9 @@ def test_a_process_that_dies_ends_all_and_the_next_run_goes_on_to_the_same_bits(
         with pytest.raises(LongtakeError, match="one of the 2 training processes ended"):
             job.carry_out()
         assert time.monotonic() - began < 300, "the other one does not wait for ever"
-    kept = Checkpoint.load(job.work().folder / "last.safetensors")
+    kept = Checkpoint.load(job.context().folder / "last.safetensors")
     assert kept.values["training"]["step"] == 4 and "rng.1.cpu" in kept.tensors, "dropout is drawn by each process"
     job.carry_out()
-    assert read_jsonl(job.work().folder / "curves.jsonl") == curve
-    again = Checkpoint.load(job.work().folder / "captioner.safetensors")
+    assert read_jsonl(job.context().folder / "curves.jsonl") == curve
+    again = Checkpoint.load(job.context().folder / "captioner.safetensors")
     assert all(np.array_equal(again.tensors[name], tensor) for name, tensor in weights.tensors.items())

@@ -66,7 +66,7 @@ def training(scores: list[float] | None = None, **changes: Any) -> Training:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> StageContext:
+def context(tmp_path: Path) -> StageContext:
     folder = tmp_path / "stage"
     folder.mkdir()
     runtime = Runtime(device="cpu")
@@ -75,11 +75,11 @@ def work(tmp_path: Path) -> StageContext:
     )
 
 
-def finish(work: StageContext, what: Training) -> Trained:
-    return finish_training(work, what, resume(work.folder / LAST))
+def finish(context: StageContext, what: Training) -> Trained:
+    return finish_training(context, what, resume(context.folder / LAST))
 
 
-def interrupted(work: StageContext, monkeypatch: pytest.MonkeyPatch, at: int, what: Training) -> None:
+def interrupted(context: StageContext, monkeypatch: pytest.MonkeyPatch, at: int, what: Training) -> None:
     """`what` is stopped when it asks for the step after step `at`, having saved after every one."""
     real = training_run.train
 
@@ -93,35 +93,35 @@ def interrupted(work: StageContext, monkeypatch: pytest.MonkeyPatch, at: int, wh
         patch.setattr(training_run, "_SAVE_EVERY", 0.0)
         patch.setattr(training_run, "train", stops)
         with pytest.raises(KeyboardInterrupt):
-            finish(work, what)
+            finish(context, what)
 
 
-def test_the_best_epoch_is_kept_and_patience_ends_it(work: StageContext) -> None:
-    trained = finish(work, training([0.1, 0.5, 0.4, 0.3]))
+def test_the_best_epoch_is_kept_and_patience_ends_it(context: StageContext) -> None:
+    trained = finish(context, training([0.1, 0.5, 0.4, 0.3]))
     assert (trained.best.epoch, trained.best.score) == (1, 0.5)
     assert [point["val_cider"] for point in trained.history] == [0.1, 0.5, 0.4, 0.3]
-    kept = Checkpoint.load(work.folder / "captioner.safetensors")
+    kept = Checkpoint.load(context.folder / "captioner.safetensors")
     assert kept.values == {"vocabulary": "the words", "extractors": {"rgb": "the features"}, "epoch": 1}
-    again = finish(work, training([0.5, 0.1, 0.1, 0.1]))
+    again = finish(context, training([0.5, 0.1, 0.1, 0.1]))
     assert len(again.history) == 3 and again.best.epoch == 0, "two epochs were no better"
-    assert sorted(path.name for path in work.folder.iterdir()) == ["captioner.safetensors", "curves.jsonl"]
+    assert sorted(path.name for path in context.folder.iterdir()) == ["captioner.safetensors", "curves.jsonl"]
 
 
-def test_the_last_epoch_is_kept_on_request_whatever_validation_says(work: StageContext) -> None:
+def test_the_last_epoch_is_kept_on_request_whatever_validation_says(context: StageContext) -> None:
     how = FitOptions(epochs=EPOCHS, learning_rate=0.01, keep="last")
-    trained = finish(work, training([0.9, 0.1, 0.1, 0.2], how=how, patience=1))
+    trained = finish(context, training([0.9, 0.1, 0.1, 0.2], how=how, patience=1))
     assert (trained.best.epoch, trained.best.score) == (EPOCHS - 1, 0.2)
     assert [point["val_cider"] for point in trained.history] == [0.9, 0.1, 0.1, 0.2], "validated all the same"
-    assert Checkpoint.load(work.folder / "captioner.safetensors").values["epoch"] == EPOCHS - 1
+    assert Checkpoint.load(context.folder / "captioner.safetensors").values["epoch"] == EPOCHS - 1
 
 
-def test_without_validation_the_last_epoch_is_the_best(work: StageContext) -> None:
-    trained = finish(work, training())
+def test_without_validation_the_last_epoch_is_the_best(context: StageContext) -> None:
+    trained = finish(context, training())
     assert trained.best.epoch == EPOCHS - 1 and len(trained.history) == EPOCHS
 
 
 def test_mean_weights_are_judged_and_kept_and_survive_a_kill(
-    work: StageContext, monkeypatch: pytest.MonkeyPatch
+    context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = FitOptions(epochs=EPOCHS, learning_rate=0.01, average=0.7)
     judged: list[torch.Tensor] = []
@@ -135,57 +135,57 @@ def test_mean_weights_are_judged_and_kept_and_survive_a_kill(
 
         return replace(what, judge=judge)
 
-    finish(work, averaged())
-    result = work.folder / "captioner.safetensors"
+    finish(context, averaged())
+    result = context.folder / "captioner.safetensors"
     kept, whole = Checkpoint.load(result), result.read_bytes()
     assert torch.equal(torch.from_numpy(kept.tensors["model.decoder.predict.weight"]), judged[-1])
     assert all(name.startswith("model.") for name in kept.tensors)
     plain = training()
-    finish(work, plain)
+    finish(context, plain)
     assert not torch.equal(dict(plain.model.named_parameters())["decoder.predict.weight"], judged[-1])
-    interrupted(work, monkeypatch, 2 * STEPS + 2, averaged())
-    finish(work, averaged())
+    interrupted(context, monkeypatch, 2 * STEPS + 2, averaged())
+    finish(context, averaged())
     assert result.read_bytes() == whole
 
 
-def test_an_epoch_before_the_first_that_counts_is_never_the_best(work: StageContext) -> None:
-    trained = finish(work, training([0.9, 0.8, 0.2, 0.3], first=2))
+def test_an_epoch_before_the_first_that_counts_is_never_the_best(context: StageContext) -> None:
+    trained = finish(context, training([0.9, 0.8, 0.2, 0.3], first=2))
     assert (trained.best.epoch, trained.best.score) == (3, 0.3)
 
 
-def test_the_curve_can_be_watched_while_it_grows(work: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(work, monkeypatch, 2 * STEPS + 1, training())
-    curve = read_jsonl(work.folder / "curves.jsonl")
+def test_the_curve_can_be_watched_while_it_grows(context: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(context, monkeypatch, 2 * STEPS + 1, training())
+    curve = read_jsonl(context.folder / "curves.jsonl")
     assert [point["epoch"] for point in curve] == [1, 2]
     assert all({"xe", "total", "learning_rate", "step"} <= point.keys() for point in curve)
 
 
-def test_a_loss_that_is_not_finite_leaves_the_videos_and_the_last_good_checkpoint(work: StageContext) -> None:
+def test_a_loss_that_is_not_finite_leaves_the_videos_and_the_last_good_checkpoint(context: StageContext) -> None:
     with pytest.raises(LongtakeError, match=r"step 5 .* on videos v0, v1, v2; .*not-finite\.json"):
-        finish(work, training(batches=ToyBatches(spoilt=(1, 1))))
-    told = json.loads((work.folder / "not-finite.json").read_text())
+        finish(context, training(batches=ToyBatches(spoilt=(1, 1))))
+    told = json.loads((context.folder / "not-finite.json").read_text())
     assert told["videos"] == ["v0", "v1", "v2"] and told["step"] == 5 and told["what"] == "loss"
     assert told["losses"] == {"xe": "nan", "total": "nan"}
-    assert Checkpoint.load(work.folder / LAST).values["training"]["step"] == STEPS
-    trained = finish(work, training())  # the features were repaired
-    assert len(trained.history) == EPOCHS and not (work.folder / "not-finite.json").exists()
+    assert Checkpoint.load(context.folder / LAST).values["training"]["step"] == STEPS
+    trained = finish(context, training())  # the features were repaired
+    assert len(trained.history) == EPOCHS and not (context.folder / "not-finite.json").exists()
 
 
 @pytest.mark.parametrize("at", [1, 3, 5, 7])
 def test_a_resume_from_the_checkpoint_before_the_last_ends_in_the_same_bits(
-    work: StageContext, monkeypatch: pytest.MonkeyPatch, at: int
+    context: StageContext, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     files = ("captioner.safetensors", "curves.jsonl")
-    finish(work, training())
-    whole = [(work.folder / name).read_bytes() for name in files]
-    interrupted(work, monkeypatch, at, training())
-    kept = LastCheckpoints(work.folder / LAST).paths()
+    finish(context, training())
+    whole = [(context.folder / name).read_bytes() for name in files]
+    interrupted(context, monkeypatch, at, training())
+    kept = LastCheckpoints(context.folder / LAST).paths()
     assert [path.name for path in kept] == [LAST, "last-2.safetensors"][: min(at, 2)]
     assert [Checkpoint.load(path).values["training"]["step"] for path in kept] == [at, at - 1][: len(kept)]
     if len(kept) > 1:
-        (work.folder / LAST).write_bytes((work.folder / LAST).read_bytes()[:1000])  # a disk lost half of it
-    assert finish(work, training()).best.epoch == EPOCHS - 1
-    assert [(work.folder / name).read_bytes() for name in files] == whole
+        (context.folder / LAST).write_bytes((context.folder / LAST).read_bytes()[:1000])  # a disk lost half of it
+    assert finish(context, training()).best.epoch == EPOCHS - 1
+    assert [(context.folder / name).read_bytes() for name in files] == whole
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_a_resume_from_the_checkpoint_before_the_last_ends_in_the_same_bits(
     ],
 )
 def test_a_checkpoint_of_another_training_is_not_gone_on_with(
-    work: StageContext, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], said: str
+    context: StageContext, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], said: str
 ) -> None:
-    interrupted(work, monkeypatch, 2, training())
+    interrupted(context, monkeypatch, 2, training())
     other = training()
     with pytest.raises(Mismatch, match=said):
-        finish(work, replace(other, about=other.about | about))
+        finish(context, replace(other, about=other.about | about))

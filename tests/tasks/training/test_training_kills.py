@@ -72,14 +72,14 @@ def killed(workspace: Path, data: Path, stage: str, step: int) -> bool:
 
 def after_kills(workspace: Path, data: Path, stage: str, kills: int) -> None:
     whole = carried_out(workspace, data, stage)
-    before = [(whole.work().folder / name).read_bytes() for name in FILES]
+    before = [(whole.context().folder / name).read_bytes() for name in FILES]
     whole.workspace.discard(whole.stage.name, whole.ref.key)
     steps = sorted(random.Random(f"{stage} {kills}").sample(range(1, STEPS - 3), kills))
     done = [killed(workspace, data, stage, step) for step in steps]
     assert all(done), f"of {steps}, {done} hit a training that was still going on"
-    assert whole.done() is None and (whole.work().folder / "last.safetensors").exists()
+    assert whole.done() is None and (whole.context().folder / "last.safetensors").exists()
     assert not killed(workspace, data, stage, STEPS + 1)
-    assert [(whole.work().folder / name).read_bytes() for name in FILES] == before
+    assert [(whole.context().folder / name).read_bytes() for name in FILES] == before
 
 
 @pytest.fixture(scope="module")

@@ -34,10 +34,10 @@ from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_index, open_weights
-from tasks.seed import captioner_options, load_captioner
 from tasks.training.batches import CaptionBatches
 from tasks.training.distributed import trained_together
 from tasks.training.global_reward import open_global_reward
+from tasks.training.loading import captioner_options, load_captioner
 from tasks.training.state import resume
 from tasks.training.trainer import Best, Trained, Training, ValidationResult, finish_training
 
@@ -134,7 +134,7 @@ def boost(
             "no training video has both captions and features; 'longtake status' lists what is missing"
         )
     validation = {id: refs for id, refs in references.sentences("val").items() if access.usable([id])}
-    captioner = load_captioner(start, access, references.vocabulary.key, len(references.vocabulary)).to(device)
+    captioner = load_captioner(start, access, references.vocabulary).to(device)
     beyond: GlobalJudge | None = None
     if how.global_reward is not None:
         beyond = partial(open_global_reward, context, how.global_reward, references, features, embedding, neighbours)

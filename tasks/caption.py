@@ -14,7 +14,7 @@ from storage.text.references import References
 from tasks.framework.progress import meter
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import caption_videos
-from tasks.training.trained_captioners import open_trained
+from tasks.training.loading import open_trained
 
 
 class CaptionOptions(Options):

@@ -23,7 +23,7 @@ from tasks.evaluation.attention_masking import attention_masking
 from tasks.evaluation.self_retrieval import recall_at, self_retrieval
 from tasks.framework.progress import meter
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.training.trained_captioners import open_trained
+from tasks.training.loading import open_trained
 
 
 class EvaluationOptions(Options):

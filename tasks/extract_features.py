@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import MissingFeatures
@@ -29,6 +28,7 @@ from tasks.extraction.engine import Video
 from tasks.extraction.extractors import FeatureOptions, Source, find_source
 from tasks.extraction.frames import probes_of
 from tasks.extraction.shards import Owed, Shard, mirror_of, run_shards
+from tasks.framework.feature_access import read_rows
 from tasks.framework.progress import meters
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.sample_frames import read_plan
@@ -93,16 +93,6 @@ def _again(context: StageContext) -> str:
         return ""
     failed = {record for source in context.prepared.values() for record in context.file_cache.failures(source.key)}
     return f"{len(failed)} quarantined videos are tried again" if failed else ""
-
-
-def read_rows(folder: Path) -> dict[str, dict[str, str]]:
-    """feature -> video id -> key of its row, for every row of an extraction."""
-    table = pq.read_table(folder / "rows.parquet")
-    wanted: dict[str, dict[str, str]] = {name: {} for name in table["feature"].unique().to_pylist()}
-    columns = (table[name].to_pylist() for name in ("feature", "id", "key"))
-    for feature, id, key in zip(*columns, strict=True):
-        wanted[feature][id] = key
-    return wanted
 
 
 # 2: batches of one size, filled across videos; any backbone

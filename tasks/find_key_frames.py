@@ -24,12 +24,12 @@ from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
 from storage.text.references import References
 from storage.workspace import Workspace
-from tasks.extract_features import read_rows, versions
+from tasks.extract_features import versions
 from tasks.extraction.extractors import Source
-from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.feature_access import FeatureAccess, read_rows
 from tasks.framework.progress import meter
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
-from tasks.seed import captioner_options, load_captioner
+from tasks.training.loading import captioner_options, load_captioner
 
 KEY_FRAMES = "key_frames"
 """the name of the feature: a row [1, 1] a video, the number of its key frame among the rows of its features over time"""
@@ -123,7 +123,7 @@ def _write(
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "weights": source.weights}
     store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), tail=(1,))
     there = store.view().fresh(owed)
-    net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
+    net = load_captioner(path, access, vocabulary).to(device)
     with meter("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
         shown.to(len(there))
         # One by one: so neither batches nor other videos' lengths can change a choice.

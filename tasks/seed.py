@@ -4,13 +4,11 @@ its objective."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
-from models.captioner import Captioner
 from models.captioners.recnet.captioner import RecNetOptions
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.captioners.vre.captioner import VreCaptioner, VreOptions
@@ -21,8 +19,7 @@ from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
 from models.training.parallel import Ranks
 from models.zoo import CaptionerOptions, build_captioner
-from storage.checkpoints import Checkpoint
-from storage.errors import BadInput, MissingFeatures, UsageError
+from storage.errors import MissingFeatures, UsageError
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
@@ -267,27 +264,3 @@ def _about(options: SeedOptions, references: References, access: FeatureAccess) 
         "sizes": access.sizes,
         "extractors": {name: access.about[name]["key"] for name in access.names},
     }
-
-
-def captioner_options(path: Path) -> CaptionerOptions:
-    """What kind of captioner a checkpoint holds."""
-    return TypeAdapter(CaptionerOptions).validate_python(Checkpoint.load(path).values["captioner"])
-
-
-def load_captioner(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> Captioner:
-    """A trained captioner, refused if it was trained with another vocabulary or other features."""
-    checkpoint = Checkpoint.load(path)
-    checkpoint.expect(vocabulary=vocabulary_key)
-    for name in access.names:
-        found, wanted = checkpoint.values["extractors"].get(name), access.about[name]["key"]
-        if found != wanted:
-            raise BadInput(
-                f"the captioner was trained on other '{name}' features ({str(found)[:12]}, here {wanted[:12]}); train again"
-            )
-    options = TypeAdapter(CaptionerOptions).validate_python(checkpoint.values["captioner"])
-    captioner = build_captioner(options, checkpoint.values["sizes"], vocabulary_size)
-    weights = {
-        name.removeprefix("model."): torch.from_numpy(array.copy()) for name, array in checkpoint.tensors.items()
-    }
-    captioner.load_state_dict(weights)
-    return captioner

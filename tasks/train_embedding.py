@@ -5,7 +5,6 @@ Trained on the training split alone; its best epoch is the one that finds most v
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from pydantic import Field
@@ -14,8 +13,7 @@ from torch import Tensor
 from models.training.loop import FitOptions
 from models.training.objective import Objective
 from models.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
-from storage.checkpoints import Checkpoint
-from storage.errors import BadInput, MissingFeatures
+from storage.errors import MissingFeatures
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
@@ -150,25 +148,3 @@ def embed_videos(net: VisualSemantic, access: FeatureAccess, ids: Sequence[str],
         on_device = ({name: x.to(device) for name, x in part.items()} for part in (features, masks))
         vectors.append(net.videos(*on_device))
     return torch.cat(vectors)
-
-
-def embedding_options(path: Path) -> VseOptions:
-    """What kind of embedding a checkpoint holds."""
-    return VseOptions.model_validate(Checkpoint.load(path).values["net"])
-
-
-def load_embedding(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> VisualSemantic:
-    """A trained embedding in eval mode, refused if it was trained with another vocabulary or other features."""
-    checkpoint = Checkpoint.load(path)
-    checkpoint.expect(vocabulary=vocabulary_key)
-    options = embedding_options(path)
-    for name in options.features:
-        found = checkpoint.values["extractors"][name]
-        wanted = access.about[name]["key"] if name in access.about else "none"
-        if found != wanted:
-            raise BadInput(
-                f"the embedding was trained on other '{name}' features ({found[:12]}, here {wanted[:12]}); train it again"
-            )
-    net = VisualSemantic(options, checkpoint.values["sizes"], vocabulary_size)
-    net.load_state_dict({n.removeprefix("model."): torch.from_numpy(a.copy()) for n, a in checkpoint.tensors.items()})
-    return net.eval()

@@ -139,10 +139,3 @@ def _load(
                 loaded.append(id)
                 clips.append(answer["tagger"].images)
     return loaded, clips
-
-
-def load_tagger(checkpoint: Checkpoint) -> WordTagger:
-    net = WordTagger(TaggerOptions.model_validate(checkpoint.values["net"]))
-    weights = {name.removeprefix("model."): torch.from_numpy(a.copy()) for name, a in checkpoint.tensors.items()}
-    net.load_state_dict(weights)
-    return net

@@ -27,7 +27,7 @@ from storage.media.frame_stream import AudioRequest, FrameRequest
 from storage.media.resize import Fit
 from storage.weights import WeightsFolder, cache_folder
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
-from tasks.train_tagger import load_tagger
+from tasks.training.loading import load_tagger
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 Compiled = Literal["no", "float32", "bfloat16"]
@@ -104,7 +104,7 @@ class _Tagger:
 
     def __init__(self, checkpoint: Checkpoint, only: tuple[str, ...], without: tuple[str, ...]):
         self.name = "the word tagger"
-        self._tagger = load_tagger(checkpoint).eval()
+        self._tagger = load_tagger(checkpoint)
         known: list[str] = checkpoint.values.get("words", [])
         if strange := [word for word in only if word not in known]:
             raise BadInput(

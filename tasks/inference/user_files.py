@@ -30,8 +30,7 @@ from tasks.framework.progress import Meter, meter
 from tasks.framework.stage import StageContext
 from tasks.inference.generate import rank_captions
 from tasks.inference.user_file_stages import Carry, Trained, UserFileStages, carry_here
-from tasks.seed import captioner_options
-from tasks.training.trained_captioners import load_trained
+from tasks.training.loading import captioner_options, load_trained
 
 
 class WindowOptions(Options):

@@ -14,7 +14,8 @@ from storage.records import ArtifactRef
 from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageContext
-from tasks.train_embedding import embed_videos, embedding_options, load_embedding
+from tasks.train_embedding import embed_videos
+from tasks.training.loading import embedding_options, load_embedding
 
 
 def open_global_reward(
@@ -35,8 +36,7 @@ def open_global_reward(
         )
     device, path = context.runtime.torch_device(), context.path(embedding) / "embedding.safetensors"
     access = FeatureAccess.open(context.workspace, context.path(features), embedding_options(path).features)
-    vocabulary = references.vocabulary
-    net = load_embedding(path, access, vocabulary.key, len(vocabulary)).to(device)
+    net = load_embedding(path, access, references.vocabulary).to(device)
     usable = set(access.usable(ids))
     there = [number for number, id in enumerate(ids) if id in usable]
     if not there:

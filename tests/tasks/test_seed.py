@@ -13,9 +13,11 @@ from storage.checkpoints import Checkpoint
 from storage.errors import Mismatch, UsageError
 from storage.results import read_jsonl
 from storage.text.references import References
+from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
-from tasks.seed import SeedingOptions, SeedOptions, load_captioner
+from tasks.seed import SeedingOptions, SeedOptions
 from tasks.training import trainer as training_run
+from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
 VRE = SeedOptions(
@@ -69,9 +71,9 @@ def test_a_captioner_is_refused_with_another_vocabulary(toy: ToyRun) -> None:
     access = FeatureAccess.open(job.workspace, features.context().folder, ("scene",))
     path = job.context().folder / "captioner.safetensors"
     vocabulary = References(toy.text().context().folder).vocabulary
-    assert load_captioner(path, access, vocabulary.key, len(vocabulary)) is not None
+    assert load_captioner(path, access, vocabulary) is not None
     with pytest.raises(Mismatch, match="vocabulary"):
-        load_captioner(path, access, "another", len(vocabulary))
+        load_captioner(path, access, Vocabulary((*vocabulary.words, "another")))
 
 
 def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyRun) -> None:

@@ -9,17 +9,18 @@ from models.vse import VseOptions
 from storage.errors import BadInput, Mismatch
 from storage.results import read_jsonl
 from storage.text.references import References
+from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageRun
 from tasks.train_embedding import (
     EmbeddingOptions,
     EmbeddingTraining,
     embed_videos,
-    load_embedding,
     retrieval,
     train_embedding,
 )
 from tasks.training import trainer as training_run
+from tasks.training.loading import load_embedding
 from tests.tasks.toy_run import ToyRun
 
 OPTIONS = EmbeddingOptions(
@@ -110,14 +111,14 @@ def test_a_trained_embedding_is_read_back_and_refused_where_it_does_not_belong(t
     access = FeatureAccess.open(job.workspace, toy.features().context().folder, ("scene",))
     references = References(toy.text().context().folder)
     vocabulary = references.vocabulary
-    net = load_embedding(path, access, vocabulary.key, len(vocabulary))
+    net = load_embedding(path, access, vocabulary)
     validation = references.numbers("val")
     curve = read_jsonl(job.context().folder / "curves.jsonl")
     assert retrieval(net, access, validation, "cpu") in [point["val"] for point in curve]
     vectors = embed_videos(net, access, sorted(validation), "cpu")
     assert vectors.shape == (4, 12) and torch.allclose(vectors.norm(dim=1), torch.ones(4))
     with pytest.raises(Mismatch, match="vocabulary"):
-        load_embedding(path, access, "another", len(vocabulary))
+        load_embedding(path, access, Vocabulary((*vocabulary.words, "another")))
     access.about["scene"]["key"] = "another extractor"
     with pytest.raises(BadInput, match="trained on other 'scene' features"):
-        load_embedding(path, access, vocabulary.key, len(vocabulary))
+        load_embedding(path, access, vocabulary)

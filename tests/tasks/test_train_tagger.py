@@ -26,7 +26,8 @@ from tasks.extraction.extractors import TaggerFeature, find_source
 from tasks.extraction.nets import open_net
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
-from tasks.train_tagger import load_tagger, tag_targets
+from tasks.train_tagger import tag_targets
+from tasks.training.loading import load_tagger
 from tests.storage.clips import make_clip
 from tests.tasks.toy_run import SAMPLING, ToyRun
 
@@ -80,7 +81,7 @@ def test_the_words_of_a_video_are_those_of_its_stored_rows(toy: ToyRun) -> None:
         "tags": TaggerFeature(output="tags", sampling="clips"),
     }
     job = toy.features(ExtractOptions(dataset="demo", features=features, sampling={"clips": SAMPLING}))
-    net = load_tagger(Checkpoint.load(toy.tagger().context().folder / "tagger.safetensors")).eval()
+    net = load_tagger(Checkpoint.load(toy.tagger().context().folder / "tagger.safetensors"))
     scene, words, cells, tags = (rows_of(job, name) for name in features)
     assert len(words) == 18 and {row.shape for row in words.values()} == {(1, 20)}
     assert {row.shape for row in cells.values()} == {(16, 16)}
@@ -169,7 +170,7 @@ def test_only_some_of_the_words_in_the_order_asked_for(tmp_path: Path, weights: 
 
 
 def test_a_cell_answers_for_its_part_of_the_frames(weights: Path) -> None:
-    net = load_tagger(Checkpoint.load(weights)).eval()
+    net = load_tagger(Checkpoint.load(weights))
     clips = torch.randint(0, 256, (2, 3, 32, 32, 3), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     changed = clips.clone()
     changed[:, :, :6, :6] = 255 - changed[:, :, :6, :6]

@@ -21,7 +21,7 @@ from storage.results import read_captions, read_scores
 from storage.text.references import References
 from tasks.evaluation.attention_masking import attention_masking
 from tasks.evaluation.self_retrieval import recall_at, self_retrieval
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.training.loading import open_trained
 
@@ -98,7 +98,7 @@ def evaluate(
     elif captioner and features:
         vocabulary = References(context.path(text)).vocabulary
         net, access = open_trained(context, vocabulary, features, captioner, parts)
-        with meter("self-retrieval", len(everything), "videos") as shown:
+        with progress_bar("self-retrieval", len(everything), "videos") as shown:
             device = context.runtime.torch_device()
             places = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
 
@@ -166,5 +166,5 @@ def _mask(
     """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
     net, access = open_trained(context, references.vocabulary, features, captioner, parts)
     shares, device = options.attention_masking, context.runtime.torch_device()
-    with meter("masking attention", len(shares) * len(ids), "videos") as shown:
+    with progress_bar("masking attention", len(shares) * len(ids), "videos") as shown:
         return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)

@@ -29,7 +29,7 @@ from tasks.extraction.extractors import FeatureOptions, Source, find_source
 from tasks.extraction.frames import probes_of
 from tasks.extraction.shards import Owed, Shard, mirror_of, run_shards
 from tasks.framework.feature_access import read_rows
-from tasks.framework.progress import meters
+from tasks.framework.progress import progress_bars
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.sample_frames import read_plan
 
@@ -188,7 +188,7 @@ def _extract(
         return Shard(tuple(block), features, folder, context.runtime)
 
     totals = {f"extracting {name}": len(rows) for name, rows in owed.items()}
-    with meters(totals, "videos") as shown:
+    with progress_bars(totals, "videos") as shown:
         for outcome in run_shards(shards(), context.runtime):
             shown[f"extracting {outcome.feature}"].advance()
             if outcome.bad is not None:

@@ -27,7 +27,7 @@ from storage.workspace import Workspace
 from tasks.extract_features import versions
 from tasks.extraction.extractors import Source
 from tasks.framework.feature_access import FeatureAccess, read_rows
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.training.loading import captioner_options, load_captioner
 
@@ -124,8 +124,8 @@ def _write(
     store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), tail=(1,))
     there = store.view().fresh(owed)
     net = load_captioner(path, access, vocabulary).to(device)
-    with meter("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
-        shown.to(len(there))
+    with progress_bar("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
+        shown.update_to(len(there))
         # One by one: so neither batches nor other videos' lengths can change a choice.
         for id in (id for id in owed if id not in there):
             features, masks = access.read([id])

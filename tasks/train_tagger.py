@@ -26,7 +26,7 @@ from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
 from tasks.extraction.frames import read_frames
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.training.state import model_only, resume, to_checkpoint, train
 
@@ -101,13 +101,13 @@ def train_tagger(
     found = resume(context.folder / "last.safetensors")
     history: list[dict[str, Any]] = found.values.get("history", [])
     device = context.runtime.torch_device()
-    with meter("learning words", how.epochs * batches.steps_per_epoch, "steps") as shown:
+    with progress_bar("learning words", how.epochs * batches.steps_per_epoch, "steps") as shown:
         sums = 0.0
         for progress in train(
             context.folder, net, Objective(words=(1.0, TagLoss())), batches, how, found.state, device
         ):
             sums += progress.losses["total"]
-            shown.to(progress.step, f"loss {progress.losses['total']:.3f}")
+            shown.update_to(progress.step, f"loss {progress.losses['total']:.3f}")
             if progress.end_of_epoch:
                 history.append({"epoch": progress.epoch + 1, "loss": sums / progress.steps_per_epoch})
                 sums = 0.0
@@ -132,7 +132,7 @@ def _load(
     """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
     fit = Fit(size=(options.net.size, options.net.size))
     loaded, clips = [], []
-    with meter("reading training frames", len(ids), "videos") as shown:
+    with progress_bar("reading training frames", len(ids), "videos") as shown:
         for id, answer in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, fit):
             shown.advance()
             if not isinstance(answer, BadMedia):

@@ -18,7 +18,7 @@ from models.training.loop import Batches, FitOptions, Progress, Schedule, random
 from models.training.parallel import Ranks
 from storage.checkpoints import LastCheckpoints
 from storage.files.atomic import write_jsonl
-from tasks.framework.progress import CurveArtifact, meter
+from tasks.framework.progress import CurveArtifact, progress_bar
 from tasks.framework.stage import StageContext
 from tasks.training.state import BAD_BATCH, Resumed, model_only, to_checkpoint, train
 
@@ -162,13 +162,13 @@ def _go_on(
         ranks,
         half=runtime.training_precision == "bfloat16",
     )
-    with meter(training.label, total, "steps", done) if ranks.leads else nullcontext() as shown:
+    with progress_bar(training.label, total, "steps", done) if ranks.leads else nullcontext() as shown:
         for progress in steps:
             figures = {**progress.losses, **ranks.mean(training.figures(), progress.videos)}
             for name, value in figures.items():
                 now.sums[name] = now.sums.get(name, 0.0) + value
             if shown is not None:
-                shown.to(progress.step, _told(training, figures, now.best))
+                shown.update_to(progress.step, _told(training, figures, now.best))
             if ranks.leads and progress.end_of_epoch:
                 _end_epoch(context, training, progress, now)
                 write_jsonl(context.folder / "curves.jsonl", now.history)  # for those who watch

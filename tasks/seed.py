@@ -30,7 +30,7 @@ from tasks.prepare_text import open_weights
 from tasks.training.batches import CaptionBatches
 from tasks.training.distributed import trained_together
 from tasks.training.state import resume
-from tasks.training.trainer import Training, ValidationResult, finish_training
+from tasks.training.trainer import Training, ValidationResult, run_training
 
 
 class SeedingOptions(FitOptions):
@@ -163,7 +163,7 @@ def seed(
         weighed,
         frame_dropout=how.frame_dropout,
     )
-    found = resume(context.folder / "last.safetensors")
+    found = resume(context.folder)
     rewards = RewardMemory(found.values.get("rewards"))
     spoken = _objective(options)
     objective: Objective | ReconstructionPhases | RefocusPhases = spoken
@@ -177,7 +177,7 @@ def seed(
             )
         objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
 
-    def judge() -> ValidationResult:
+    def validate() -> ValidationResult:
         cider = validation_cider(captioner, access, references, validation, options.max_words, device)
         return ValidationResult(cider, {"val_cider": cider})
 
@@ -186,17 +186,17 @@ def seed(
         model=captioner,
         objective=objective,
         batches=batches,
-        how=how,
+        options=how,
         result="captioner.safetensors",
-        about=_about(options, references, access),
-        judge=judge if validation else None,
-        measure="CIDEr",
+        metadata=_about(options, references, access),
+        validate=validate if validation else None,
+        score_name="CIDEr",
         patience=how.patience,
         validate_every=how.validate_every,
-        first=options.first_whole_epoch,
-        memory=lambda: {"rewards": rewards.state()},
+        first_epoch=options.first_whole_epoch,
+        extra_state=lambda: {"rewards": rewards.state()},
     )
-    trained = finish_training(context, training, found)
+    trained = run_training(context, training, found)
     epochs, best = len(trained.history), trained.best
     return StageResult(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
 

@@ -38,7 +38,7 @@ from tasks.framework.stage import StageRun
 from tasks.prepare_text import prepare_text
 from tasks.seed import SeedingOptions, SeedOptions
 from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, train_embedding
-from tasks.training import trainer as training_run
+from tasks.training import trainer
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
 FILES = ("captioner.safetensors", "curves.jsonl")
@@ -115,7 +115,7 @@ def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
     options = changed(baseline={"kind": "scst"}, xe=0.3)
     job = boosted(toy, options)
     whole = [(job.context().folder / name).read_bytes() for name in FILES]
-    real = training_run.train
+    real = trainer.train
 
     def stops(*args: Any, **kwargs: Any) -> Any:
         for progress in real(*args, **kwargs):
@@ -123,13 +123,13 @@ def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
             if progress.step == stop_at:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(training_run, "train", stops)
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(trainer, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         job.carry_out(force=True)
     assert job.done() is None
     torch.manual_seed(stop_at)  # another process would not know this one's chances
-    monkeypatch.setattr(training_run, "train", real)
+    monkeypatch.setattr(trainer, "train", real)
     job.carry_out()
     assert [(job.context().folder / name).read_bytes() for name in FILES] == whole
 

@@ -16,7 +16,7 @@ from storage.text.references import References
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 from tasks.seed import SeedingOptions, SeedOptions
-from tasks.training import trainer as training_run
+from tasks.training import trainer
 from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
@@ -29,7 +29,7 @@ VRE = SeedOptions(
 
 def stop(patch: pytest.MonkeyPatch, at: int) -> None:
     """The next training saves after every step and is interrupted when it asks for the one after step `at`."""
-    real = training_run.train
+    real = trainer.train
 
     def stops(*args, **kwargs):
         for progress in real(*args, **kwargs):
@@ -37,8 +37,8 @@ def stop(patch: pytest.MonkeyPatch, at: int) -> None:
             if progress.step == at:
                 raise KeyboardInterrupt
 
-    patch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    patch.setattr(training_run, "train", stops)
+    patch.setattr(trainer, "_SAVE_EVERY", 0.0)
+    patch.setattr(trainer, "train", stops)
 
 
 def test_the_loss_falls_and_every_epoch_is_validated(toy: ToyRun) -> None:
@@ -91,15 +91,16 @@ def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyR
 
 
 def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.features()  # trains the tagger, which is not watched
     steps: list[tuple[int, int]] = []
-    real = training_run.train
+    real = trainer.train
 
     def watched(folder, captioner, *args, **kwargs):
         for progress in real(folder, captioner, *args, **kwargs):
             steps.append((progress.epoch, captioner.active_steps))
             yield progress
 
-    monkeypatch.setattr(training_run, "train", watched)
+    monkeypatch.setattr(trainer, "train", watched)
     folder = toy.seeded(VRE).context().folder
     assert dict(steps) == {0: 1, 1: 2, 2: 2, 3: 2}
     alone, *both = read_jsonl(folder / "curves.jsonl")

@@ -19,7 +19,7 @@ from tasks.train_embedding import (
     retrieval,
     train_embedding,
 )
-from tasks.training import trainer as training_run
+from tasks.training import trainer
 from tasks.training.loading import load_embedding
 from tests.tasks.toy_run import ToyRun
 
@@ -69,7 +69,7 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
     job = embedded(toy)
     files = ("embedding.safetensors", "curves.jsonl")
     whole = [(job.context().folder / name).read_bytes() for name in files]
-    real = training_run.train
+    real = trainer.train
 
     def stops(*args, **kwargs):
         for progress in real(*args, **kwargs):
@@ -77,12 +77,12 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
             if progress.step == stop_at:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(training_run, "train", stops)
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(trainer, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         job.carry_out(force=True)
     assert job.done() is None
-    monkeypatch.setattr(training_run, "train", real)
+    monkeypatch.setattr(trainer, "train", real)
     job.carry_out()
     assert [(job.context().folder / name).read_bytes() for name in files] == whole
 
@@ -97,10 +97,10 @@ def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training_run.LastCheckpoints, "remove", killed)
+        patched.setattr(trainer.LastCheckpoints, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
             job.carry_out(force=True)
-    monkeypatch.setattr(training_run, "train", killed)  # nothing may be trained again
+    monkeypatch.setattr(trainer, "train", killed)  # nothing may be trained again
     job.carry_out()
     assert (job.context().folder / "curves.jsonl").read_bytes() == whole
 

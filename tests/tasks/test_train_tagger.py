@@ -19,7 +19,6 @@ from storage.media.frame_sampling import Clips
 from storage.media.probe import probe
 from storage.results import read_jsonl
 from storage.workspace import Workspace
-from tasks import train_tagger as module
 from tasks.extract_features import ExtractOptions
 from tasks.extraction.engine import Feature, Video, extract
 from tasks.extraction.extractors import TaggerFeature, find_source
@@ -27,6 +26,7 @@ from tasks.extraction.nets import open_net
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
 from tasks.train_tagger import tag_targets
+from tasks.training import trainer
 from tasks.training.loading import load_tagger
 from tests.storage.clips import make_clip
 from tests.tasks.toy_run import SAMPLING, ToyRun
@@ -50,7 +50,7 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
 ) -> None:
     job = toy.tagger()
     whole = (job.context().folder / "tagger.safetensors").read_bytes()
-    real = module.train
+    real = trainer.train
 
     def stops_after_an_epoch(*args, **kwargs):
         for progress in real(*args, **kwargs):
@@ -58,11 +58,11 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
             if progress.end_of_epoch:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "train", stops_after_an_epoch)
+    monkeypatch.setattr(trainer, "train", stops_after_an_epoch)
     with pytest.raises(KeyboardInterrupt):
         job.carry_out(force=True)
     assert job.done() is None and (job.context().folder / "last.safetensors").exists()
-    monkeypatch.setattr(module, "train", real)
+    monkeypatch.setattr(trainer, "train", real)
     job.carry_out()
     assert (job.context().folder / "tagger.safetensors").read_bytes() == whole
 

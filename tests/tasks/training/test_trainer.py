@@ -22,17 +22,16 @@ from storage.results import read_jsonl
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageContext
-from tasks.training import trainer as training_run
-from tasks.training.state import resume
-from tasks.training.trainer import Trained, Training, ValidationResult, finish_training
+from tasks.training import trainer
+from tasks.training.state import LAST
+from tasks.training.trainer import TrainerState, Training, ValidationResult, run_training
 from tests.models.toy_captions import toy_batch, toy_captioner
 
 EPOCHS, STEPS = 4, 3
-LAST = "last.safetensors"
 
 
 class ToyBatches:
-    """Three batches an epoch; one of them may be spoilt."""
+    """Three batches per epoch; one of them may be spoilt."""
 
     steps_per_epoch = STEPS
 
@@ -55,11 +54,11 @@ def training(scores: list[float] | None = None, **changes: Any) -> Training:
         model=toy_captioner(dropout=0.3),
         objective=Objective(xe=(1.0, CrossEntropy())),
         batches=ToyBatches(),
-        how=FitOptions(epochs=EPOCHS, learning_rate=0.01),
+        options=FitOptions(epochs=EPOCHS, learning_rate=0.01),
         result="captioner.safetensors",
-        about={"vocabulary": "the words", "extractors": {"rgb": "the features"}},
-        judge=(lambda: ValidationResult(score := next(coming), {"val_cider": score})) if scores else None,
-        measure="CIDEr",
+        metadata={"vocabulary": "the words", "extractors": {"rgb": "the features"}},
+        validate=(lambda: ValidationResult(score := next(coming), {"val_cider": score})) if scores else None,
+        score_name="CIDEr",
         patience=2,
     )
     return replace(toy, **changes)
@@ -75,13 +74,13 @@ def context(tmp_path: Path) -> StageContext:
     )
 
 
-def finish(context: StageContext, what: Training) -> Trained:
-    return finish_training(context, what, resume(context.folder / LAST))
+def finish(context: StageContext, what: Training) -> TrainerState:
+    return run_training(context, what)
 
 
 def interrupted(context: StageContext, monkeypatch: pytest.MonkeyPatch, at: int, what: Training) -> None:
     """`what` is stopped when it asks for the step after step `at`, having saved after every one."""
-    real = training_run.train
+    real = trainer.train
 
     def stops(*args: Any, **kwargs: Any) -> Iterator[Any]:
         for progress in real(*args, **kwargs):
@@ -90,8 +89,8 @@ def interrupted(context: StageContext, monkeypatch: pytest.MonkeyPatch, at: int,
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "_SAVE_EVERY", 0.0)
-        patch.setattr(training_run, "train", stops)
+        patch.setattr(trainer, "_SAVE_EVERY", 0.0)
+        patch.setattr(trainer, "train", stops)
         with pytest.raises(KeyboardInterrupt):
             finish(context, what)
 
@@ -107,9 +106,9 @@ def test_the_best_epoch_is_kept_and_patience_ends_it(context: StageContext) -> N
     assert sorted(path.name for path in context.folder.iterdir()) == ["captioner.safetensors", "curves.jsonl"]
 
 
-def test_the_last_epoch_is_kept_on_request_whatever_validation_says(context: StageContext) -> None:
-    how = FitOptions(epochs=EPOCHS, learning_rate=0.01, keep="last")
-    trained = finish(context, training([0.9, 0.1, 0.1, 0.2], how=how, patience=1))
+def test_the_last_epoch_is_kept_on_request_whatever_validation_finds(context: StageContext) -> None:
+    options = FitOptions(epochs=EPOCHS, learning_rate=0.01, keep="last")
+    trained = finish(context, training([0.9, 0.1, 0.1, 0.2], options=options, patience=1))
     assert (trained.best.epoch, trained.best.score) == (EPOCHS - 1, 0.2)
     assert [point["val_cider"] for point in trained.history] == [0.9, 0.1, 0.1, 0.2], "validated all the same"
     assert Checkpoint.load(context.folder / "captioner.safetensors").values["epoch"] == EPOCHS - 1
@@ -120,36 +119,36 @@ def test_without_validation_the_last_epoch_is_the_best(context: StageContext) ->
     assert trained.best.epoch == EPOCHS - 1 and len(trained.history) == EPOCHS
 
 
-def test_mean_weights_are_judged_and_kept_and_survive_a_kill(
+def test_mean_weights_are_validated_and_kept_and_survive_a_kill(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    how = FitOptions(epochs=EPOCHS, learning_rate=0.01, average=0.7)
-    judged: list[torch.Tensor] = []
+    options = FitOptions(epochs=EPOCHS, learning_rate=0.01, average=0.7)
+    validated: list[torch.Tensor] = []
 
     def averaged() -> Training:
-        what = training(how=how)
+        what = training(options=options)
 
-        def judge() -> ValidationResult:
-            judged.append(dict(what.model.named_parameters())["decoder.predict.weight"].detach().clone())
-            return ValidationResult(float(len(judged)), {})
+        def validate() -> ValidationResult:
+            validated.append(dict(what.model.named_parameters())["decoder.predict.weight"].detach().clone())
+            return ValidationResult(float(len(validated)), {})
 
-        return replace(what, judge=judge)
+        return replace(what, validate=validate)
 
     finish(context, averaged())
     result = context.folder / "captioner.safetensors"
     kept, whole = Checkpoint.load(result), result.read_bytes()
-    assert torch.equal(torch.from_numpy(kept.tensors["model.decoder.predict.weight"]), judged[-1])
+    assert torch.equal(torch.from_numpy(kept.tensors["model.decoder.predict.weight"]), validated[-1])
     assert all(name.startswith("model.") for name in kept.tensors)
     plain = training()
     finish(context, plain)
-    assert not torch.equal(dict(plain.model.named_parameters())["decoder.predict.weight"], judged[-1])
+    assert not torch.equal(dict(plain.model.named_parameters())["decoder.predict.weight"], validated[-1])
     interrupted(context, monkeypatch, 2 * STEPS + 2, averaged())
     finish(context, averaged())
     assert result.read_bytes() == whole
 
 
 def test_an_epoch_before_the_first_that_counts_is_never_the_best(context: StageContext) -> None:
-    trained = finish(context, training([0.9, 0.8, 0.2, 0.3], first=2))
+    trained = finish(context, training([0.9, 0.8, 0.2, 0.3], first_epoch=2))
     assert (trained.best.epoch, trained.best.score) == (3, 0.3)
 
 
@@ -163,9 +162,9 @@ def test_the_curve_can_be_watched_while_it_grows(context: StageContext, monkeypa
 def test_a_loss_that_is_not_finite_leaves_the_videos_and_the_last_good_checkpoint(context: StageContext) -> None:
     with pytest.raises(LongtakeError, match=r"step 5 .* on videos v0, v1, v2; .*not-finite\.json"):
         finish(context, training(batches=ToyBatches(spoilt=(1, 1))))
-    told = json.loads((context.folder / "not-finite.json").read_text())
-    assert told["videos"] == ["v0", "v1", "v2"] and told["step"] == 5 and told["what"] == "loss"
-    assert told["losses"] == {"xe": "nan", "total": "nan"}
+    batch = json.loads((context.folder / "not-finite.json").read_text())
+    assert batch["videos"] == ["v0", "v1", "v2"] and batch["step"] == 5 and batch["what"] == "loss"
+    assert batch["losses"] == {"xe": "nan", "total": "nan"}
     assert Checkpoint.load(context.folder / LAST).values["training"]["step"] == STEPS
     trained = finish(context, training())  # the features were repaired
     assert len(trained.history) == EPOCHS and not (context.folder / "not-finite.json").exists()
@@ -189,7 +188,7 @@ def test_a_resume_from_the_checkpoint_before_the_last_ends_in_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("about", "said"),
+    ("metadata", "message"),
     [
         ({"vocabulary": "other words"}, "trained with vocabulary the words, not other words"),
         ({"extractors": {"rgb": "others"}}, "trained with extractors .*the features.*, not .*others"),
@@ -197,9 +196,9 @@ def test_a_resume_from_the_checkpoint_before_the_last_ends_in_the_same_bits(
     ],
 )
 def test_a_checkpoint_of_another_training_is_not_gone_on_with(
-    context: StageContext, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], said: str
+    context: StageContext, monkeypatch: pytest.MonkeyPatch, metadata: dict[str, Any], message: str
 ) -> None:
     interrupted(context, monkeypatch, 2, training())
     other = training()
-    with pytest.raises(Mismatch, match=said):
-        finish(context, replace(other, about=other.about | about))
+    with pytest.raises(Mismatch, match=message):
+        finish(context, replace(other, metadata=other.metadata | metadata))

@@ -121,11 +121,11 @@ def extracted(
     options = TaggerFeature(output=output, weights=str(weights), only=only, without=without)
     net = open_net(options, "some hash", None, "cpu", "auto")
     store = FeatureStore.create(folder, provenance={"extractor_key": "words"})
-    owed = {video.id: f"key of {video.id}" for video in videos}
+    pending = {video.id: f"key of {video.id}" for video in videos}
     with store.writer() as writer:
-        feature = Feature("words", net, net.look(EVERY_FIFTH, "words"), options.output_name, False, writer, owed)
-        outcomes = list(extract([feature], videos, Runtime(decoders=0, device="cpu", batch=batch)))
-    assert [outcome.bad for outcome in outcomes] == [None] * len(videos)
+        feature = Feature("words", net, net.request(EVERY_FIFTH, "words"), options.output_name, False, writer, pending)
+        results = list(extract([feature], videos, Runtime(decoders=0, device="cpu", batch=batch)))
+    assert [result.bad for result in results] == [None] * len(videos)
     view = store.view()
     return {video.id: view.read(video.id) for video in videos}
 
@@ -186,7 +186,7 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     def source(**options: str) -> tuple[str, str]:
         feature = TaggerFeature.model_validate({"weights": str(weights), "sampling": "clips", **options})
         found = find_source(workspace, "demo", "x", feature, {"clips": SAMPLING}, None)
-        return found.key, found.words
+        return found.key, found.description
 
     rows, _ = source()
     how = SAMPLING.model_dump(mode="json")
@@ -201,10 +201,10 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     assert kinds[2][1].endswith("(grid, averaged over time)")
     chosen = TaggerFeature(output="words", weights=str(weights), sampling="clips", only=("a", "b"))
     some = find_source(workspace, "demo", "x", chosen, {"clips": SAMPLING}, None)
-    assert some.key != kinds[0][0] and some.words.endswith("(words), 2 of its words")
+    assert some.key != kinds[0][0] and some.description.endswith("(words), 2 of its words")
     others = [chosen.model_copy(update={"only": (), "without": words}) for words in (("a", "b"), ("b", "a"), ("a",))]
     found = [find_source(workspace, "demo", "x", feature, {"clips": SAMPLING}, None) for feature in others]
     assert len({some.key, kinds[0][0], *(source.key for source in found)}) == 4 and found[0].key == found[1].key
-    assert found[0].words.endswith("(words), without 2 words")
+    assert found[0].description.endswith("(words), without 2 words")
     with pytest.raises(ValidationError, match="of the whole video already"):
         TaggerFeature(output="words", over_time="mean")

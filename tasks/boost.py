@@ -35,7 +35,7 @@ from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_index, open_weights
 from tasks.training.batches import CaptionBatches
-from tasks.training.distributed import trained_together
+from tasks.training.distributed import train_in_processes
 from tasks.training.global_reward import open_global_reward
 from tasks.training.loading import captioner_options, load_captioner
 from tasks.training.trainer import BestEpoch, TrainerState, Training, ValidationResult, run_training
@@ -107,24 +107,21 @@ class BoostOptions(Options):
     """Longest caption that is drawn, and longest caption in validation."""
 
 
-@stage(version=1, device=True)
-@trained_together("boosting")
+@stage(version=1, device=True, launch=partial(train_in_processes, "boost", "boosting"))
 def boost(
     context: StageContext,
     options: BoostOptions,
     seeded: ArtifactRef,
     features: ArtifactRef,
-    text_train: ArtifactRef,
-    text_val: ArtifactRef,
+    text: ArtifactRef,
     embedding: ArtifactRef | None = None,
     neighbours: ArtifactRef | None = None,
-    **parts: ArtifactRef,
 ) -> StageResult:
     """`embedding` and `neighbours` are read where the global reward is asked for."""
     device, how = context.runtime.torch_device(), options.boosting
     start = context.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
-    references = References(context.path(text_train))
+    references = References(context.path(text))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
     captions = references.numbers("train")
     ids = access.usable(sorted(captions))

@@ -28,16 +28,15 @@ class CaptionOptions(Options):
 def caption(
     context: StageContext,
     options: CaptionOptions,
-    captioner: ArtifactRef,
+    captioners: tuple[ArtifactRef, ...],
     text: ArtifactRef,
     videos: ArtifactRef,
     features: ArtifactRef,
-    **parts: ArtifactRef,
 ) -> StageResult:
-    """`captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
+    """Several captioners caption as an ensemble."""
     device = context.runtime.torch_device()
     vocabulary = References(context.path(text)).vocabulary
-    net, access = open_trained(context, vocabulary, features, captioner, parts)
+    net, access = open_trained(context, vocabulary, features, captioners)
     catalogue = Catalogue(context.path(videos), context.data)
     ids = access.usable(catalogue.ids(options.split))
     if not ids:

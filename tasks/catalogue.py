@@ -29,7 +29,7 @@ def _key_inputs(workspace: Workspace, data: Path, options: DatasetOptions) -> Ke
     return KeyInputs(inventory.key, inventory.parts, inventory)
 
 
-def _changes(workspace: Workspace, before: Completion, inventory: Inventory) -> str:
+def _explain_stale(workspace: Workspace, before: Completion, inventory: Inventory) -> str:
     return str(changes_since(workspace, before, inventory))
 
 
@@ -40,7 +40,7 @@ def changes_since(workspace: Workspace, before: Completion | None, inventory: In
     return compare(Catalogue(workspace.root / before.ref.uri, inventory.dataset.root), inventory)
 
 
-def _again(context: StageContext) -> str:
+def _rerun_reason(context: StageContext) -> str:
     bad = _bad_probes(context) if context.runtime.retry_quarantined else []
     return f"{len(bad)} files that could not be read are tried again" if bad else ""
 
@@ -50,7 +50,8 @@ def _bad_probes(context: StageContext) -> list[str]:
     return [key for key, probed in known.items() if probed.facts is None]
 
 
-@stage(version=2, key_inputs=_key_inputs, changes=_changes, again=_again)  # 2: probing finds other facts
+# 2: probing finds other metadata
+@stage(version=2, key_inputs=_key_inputs, explain_stale=_explain_stale, rerun_reason=_rerun_reason)
 def catalogue(context: StageContext, options: DatasetOptions) -> StageResult:
     inventory: Inventory = context.prepared
     if context.runtime.retry_quarantined:

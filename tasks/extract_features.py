@@ -57,7 +57,7 @@ def _key_inputs(
     options: ExtractOptions,
     videos: ArtifactRef,
     tagger: ArtifactRef | None = None,
-    **plans: ArtifactRef,
+    frame_plans: tuple[ArtifactRef, ...] = (),
 ) -> KeyInputs:
     """Features of each split depend on their extractor and on that split's videos only."""
     sources = sources_of(workspace, options, tagger)
@@ -69,7 +69,7 @@ def _key_inputs(
     return KeyInputs({name: source.key for name, source in sources.items()}, parts, sources)
 
 
-def _changes(workspace: Workspace, before: Completion, sources: dict[str, FeatureSource]) -> str:
+def _explain_stale(workspace: Workspace, before: Completion, sources: dict[str, FeatureSource]) -> str:
     old = before.ingredients["extra"]
     if absent := [source.name for source in sources.values() if source.missing_weights]:
         return f"the weights of {', '.join(absent)} are not here yet; they are fetched first"
@@ -87,7 +87,7 @@ def _is_valid(context: StageContext, done: Completion) -> bool:
     return True
 
 
-def _again(context: StageContext) -> str:
+def _rerun_reason(context: StageContext) -> str:
     if not context.runtime.retry_quarantined:
         return ""
     failed = {record for source in context.prepared.values() for record in context.file_cache.failures(source.key)}
@@ -95,19 +95,26 @@ def _again(context: StageContext) -> str:
 
 
 # 2: batches of one size, filled across videos; any backbone
-@stage(version=2, device=True, key_inputs=_key_inputs, is_valid=_is_valid, changes=_changes, again=_again)
+@stage(
+    version=2,
+    device=True,
+    key_inputs=_key_inputs,
+    is_valid=_is_valid,
+    explain_stale=_explain_stale,
+    rerun_reason=_rerun_reason,
+)
 def extract_features(
     context: StageContext,
     options: ExtractOptions,
     videos: ArtifactRef,
     tagger: ArtifactRef | None = None,
-    **plans: ArtifactRef,
+    frame_plans: tuple[ArtifactRef, ...] = (),
 ) -> StageResult:
     catalogue = Catalogue(context.path(videos), context.data)
     sources: dict[str, FeatureSource] = context.prepared
-    planned = {name: read_plan(context.path(ref)) for name, ref in plans.items()}
+    planned = {name: read_plan(context.path(ref)) for name, ref in zip(options.sampling, frame_plans, strict=True)}
     owed = {
-        name: _owed(context, options, catalogue, source, planned.get(f"frames_{source.sampling}"))
+        name: _owed(context, options, catalogue, source, planned.get(source.sampling or ""))
         for name, source in sources.items()
         if source.extracted
     }

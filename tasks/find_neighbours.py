@@ -51,7 +51,7 @@ class Pooled:
 
 @stage(version=1, device=True)
 def find_neighbours(
-    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
+    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef
 ) -> StageResult:
     access = FeatureAccess.open(context.workspace, context.path(features), (options.feature,))
     catalogue = Catalogue(context.path(videos), context.data)

@@ -4,6 +4,7 @@ its objective."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -28,7 +29,7 @@ from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_weights
 from tasks.training.batches import CaptionBatches
-from tasks.training.distributed import trained_together
+from tasks.training.distributed import train_in_processes
 from tasks.training.state import resume
 from tasks.training.trainer import Training, ValidationResult, run_training
 
@@ -125,19 +126,17 @@ class SeedOptions(Options):
         return self
 
 
-@stage(version=3, device=True)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
-@trained_together("seeding")
+# 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@stage(version=3, device=True, launch=partial(train_in_processes, "seed", "seeding"))
 def seed(
     context: StageContext,
     options: SeedOptions,
     features: ArtifactRef,
-    text_train: ArtifactRef,
-    text_val: ArtifactRef,
+    text: ArtifactRef,
     weights: ArtifactRef | None = None,
-    **parts: ArtifactRef,
 ) -> StageResult:
     device, how = context.runtime.torch_device(), options.seeding
-    references = References(context.path(text_train))
+    references = References(context.path(text))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
     captions = references.numbers("train")
     ids = access.usable(sorted(captions))

@@ -62,12 +62,10 @@ def train_embedding(
     context: StageContext,
     options: EmbeddingOptions,
     features: ArtifactRef,
-    text_train: ArtifactRef,
-    text_val: ArtifactRef,
-    **parts: ArtifactRef,
+    text: ArtifactRef,
 ) -> StageResult:
     device, config = context.runtime.torch_device(), options.training
-    references = References(context.path(text_train))
+    references = References(context.path(text))
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
     captions = references.numbers("train")
     ids = access.usable(sorted(captions))

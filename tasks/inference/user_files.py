@@ -28,7 +28,7 @@ from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import progress_bar, progress_on_demand
 from tasks.framework.stage import StageContext
 from tasks.inference.generate import rank_captions
-from tasks.inference.user_file_stages import Carry, Trained, UserFileStages, carry_here
+from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, UserFileStages, execute_here
 from tasks.training.loading import captioner_options, load_trained
 
 
@@ -68,14 +68,14 @@ class Captioned:
 class FileCaptioner:
     """A trained captioner, loaded once, for as many files as come."""
 
-    def __init__(self, trained: Trained, carry: Carry = carry_here) -> None:
-        self.trained, self._carry = trained, carry
+    def __init__(self, trained: TrainedRun, execute: ExecuteStage = execute_here) -> None:
+        self.trained, self._execute = trained, execute
         self._net: Captioner | None = None
 
     def caption(self, files: Sequence[Path], cut: Cut = None, n_best: int = 1, keep_tables: bool = True) -> Captioned:
         """Caption files. What is wrong with one of them is among the problems, and the others go on. Without `keep_tables`
         nothing of this call stays in the workspace but rows of features."""
-        stages = UserFileStages(self.trained, self._carry)
+        stages = UserFileStages(self.trained, self._execute)
         same, problems = _by_content(self.trained.workspace, files)
         if not same:
             return Captioned([], problems)

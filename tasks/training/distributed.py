@@ -10,51 +10,34 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from models.training.parallel import Ranks
 from storage.errors import LongtakeError
 from storage.files.atomic import write_json
 from storage.records import ArtifactRef
 from storage.results import read_jsonl
 from tasks.framework.progress import CurveArtifact
-from tasks.framework.stage import StageContext, StageFunction, StageResult
+from tasks.framework.stage import Input, StageContext, StageResult
 
 TASK, RESULT = "processes.json", "processes-answer.json"
 _POLL_SECONDS = 5.0  # between two updates of the curve
 _ROOT = Path(__file__).parents[2]
 
 
-def trained_together(label: str) -> Callable[[StageFunction], StageFunction]:
-    """The stage function as it is with one process; with more, they carry it out and this one waits and shows the curve."""
-
-    def wrap(function: StageFunction) -> StageFunction:
-        @wraps(function)
-        def wrapped(context: StageContext, options: BaseModel, **inputs: ArtifactRef) -> StageResult:
-            if context.runtime.nproc == 1 or Ranks().size > 1:
-                return function(context, options, **inputs)
-            return _in_processes(function.__name__, label, context, options, inputs)
-
-        return wrapped
-
-    return wrap
-
-
-def _in_processes(
-    stage: str, label: str, context: StageContext, options: BaseModel, inputs: dict[str, ArtifactRef]
+def train_in_processes(
+    stage: str, label: str, context: StageContext, options: BaseModel, **inputs: Input
 ) -> StageResult:
+    """Run a training stage in `runtime.nproc` processes; this one waits and shows the curve."""
     task, result = context.folder / TASK, context.folder / RESULT
     result.unlink(missing_ok=True)
     values = {
         "stage": stage,
         "options": options.model_dump(mode="json"),
-        "inputs": {name: ref.to_json() for name, ref in inputs.items()},
+        "inputs": {name: ref.to_json() for name, ref in inputs.items() if isinstance(ref, ArtifactRef)},
         "workspace": str(context.workspace.root.absolute()),
         "data": str(context.data),
         "runtime": context.runtime.model_dump(mode="json"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -68,16 +68,11 @@ def load_trained(paths: Sequence[Path], access: FeatureAccess, vocabulary: Vocab
 
 
 def open_trained(
-    context: StageContext,
-    vocabulary: Vocabulary,
-    features: ArtifactRef,
-    captioner: ArtifactRef,
-    others: Mapping[str, ArtifactRef] | None = None,
+    context: StageContext, vocabulary: Vocabulary, features: ArtifactRef, captioners: Sequence[ArtifactRef]
 ) -> tuple[Captioner, FeatureAccess]:
-    """The captioner in eval mode on the stage's device, and the features that it reads. With `captioner_2`, `captioner_3` ...
-    among `others`, the mean of all of them (GLD, Table II): their kind and features are the same, their weights are not."""
-    refs = [captioner, *(ref for name, ref in sorted((others or {}).items()) if name.startswith("captioner_"))]
-    paths = [context.path(ref) / "captioner.safetensors" for ref in refs]
+    """The captioner in eval mode on the stage's device, and the features that it reads. Several captioners become an ensemble
+    (GLD, Table II): their kind and features are the same, their weights are not."""
+    paths = [context.path(ref) / "captioner.safetensors" for ref in captioners]
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), captioner_options(paths[0]))
     return load_trained(paths, access, vocabulary, context.runtime.torch_device()), access
 

@@ -39,7 +39,7 @@ def test_targets_are_the_share_of_captions_that_use_a_word() -> None:
 
 
 def test_the_loss_falls_and_the_weights_are_kept(toy: ToyRun) -> None:
-    folder = toy.tagger().context().folder
+    folder = toy.tagger().folder
     curve = read_jsonl(folder / "curves.jsonl")
     assert len(curve) == 2 and curve[1]["loss"] < curve[0]["loss"]
     assert sorted(path.name for path in folder.iterdir()) == ["curves.jsonl", "done.json", "tagger.safetensors"]
@@ -49,7 +49,7 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = toy.tagger()
-    whole = (job.context().folder / "tagger.safetensors").read_bytes()
+    whole = (job.folder / "tagger.safetensors").read_bytes()
     real = trainer.train
 
     def stops_after_an_epoch(*args, **kwargs):
@@ -60,11 +60,11 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
 
     monkeypatch.setattr(trainer, "train", stops_after_an_epoch)
     with pytest.raises(KeyboardInterrupt):
-        job.carry_out(force=True)
-    assert job.done() is None and (job.context().folder / "last.safetensors").exists()
+        job.execute(force=True)
+    assert job.find_completion() is None and (job.folder / "last.safetensors").exists()
     monkeypatch.setattr(trainer, "train", real)
-    job.carry_out()
-    assert (job.context().folder / "tagger.safetensors").read_bytes() == whole
+    job.execute()
+    assert (job.folder / "tagger.safetensors").read_bytes() == whole
 
 
 def rows_of(job: StageRun, name: str) -> dict[str, np.ndarray]:
@@ -81,7 +81,7 @@ def test_the_words_of_a_video_are_those_of_its_stored_rows(toy: ToyRun) -> None:
         "tags": TaggerFeature(output="tags", sampling="clips"),
     }
     job = toy.features(ExtractOptions(dataset="demo", features=features, sampling={"clips": SAMPLING}))
-    net = load_tagger(Checkpoint.load(toy.tagger().context().folder / "tagger.safetensors"))
+    net = load_tagger(Checkpoint.load(toy.tagger().folder / "tagger.safetensors"))
     scene, words, cells, tags = (rows_of(job, name) for name in features)
     assert len(words) == 18 and {row.shape for row in words.values()} == {(1, 20)}
     assert {row.shape for row in cells.values()} == {(16, 16)}

@@ -19,7 +19,7 @@ def recorded(place: Place, name: str = "toy", **changes: object) -> RunRecord:
     """Carry a variant of the toy recipe out, and keep its record as a run does."""
     plan = place.plan(**changes)
     for step in plan.steps:
-        step.job.carry_out()
+        step.execute()
     recipe = recipe_on(place.data, **changes).model_dump(mode="json")
     recipe["name"] = name
     run = RunRecord(new_run_id(), name, "toy", str(place.data), recipe, plan.keys, (), "2024-01-01T00:00:00Z", "done")

@@ -119,7 +119,7 @@ def test_what_variants_share_is_counted_once(place: Place) -> None:
 
 def test_variants_that_differ_in_search_alone_share_their_training(place: Place) -> None:
     cells = plan_sweep(sweep_on(place, "decoding.width=2,3", seeds=3), place.workspace)
-    made = [step.job.ref.uri for cell in cells if cell.plan for step in cell.plan.steps if step.label == "seed"]
+    made = [step.ref.uri for cell in cells if cell.plan for step in cell.plan.steps if step.label == "seed"]
     assert len(made) == 6 and len(set(made)) == 3
 
 
@@ -147,7 +147,7 @@ def test_runs_that_need_a_failed_stage_are_not_tried(place: Place) -> None:
     assert cells[0].plan and cells[2].plan
     seed = cells[0].plan.step("seed")
     assert seed
-    left = cells_without(cells, {seed.job.ref.uri: "the disk is full"})
+    left = cells_without(cells, {seed.ref.uri: "the disk is full"})
     assert [cell.why_not for cell in left] == ["the disk is full", "", "the disk is full", ""]
 
 

@@ -139,8 +139,8 @@ def digests(workspace: Workspace) -> dict[str, str]:
 
 def features_on(runtime: Runtime, toy: ToyRun, workspace: Workspace) -> StageRun:
     def alone(stage: Stage, options: Any, data: Path, **inputs: Any) -> StageRun:
-        job = stage.job(workspace, data, runtime, options, inputs)
-        job.carry_out()
+        job = stage.bind(workspace, data, runtime, options, inputs)
+        job.execute()
         return job
 
     return ToyRun(alone, toy.data).features()
@@ -280,7 +280,7 @@ def test_a_bad_video_is_set_aside_and_the_others_are_extracted(
 
     monkeypatch.setattr(extract_features, "run_shards", spoilt)
     job = features_on(DASK, toy, workspace)
-    done = job.done()
+    done = job.find_completion()
     assert done is not None and done.summary["rows"] == 17
     assert [problem.reason for problem in gather_problems(workspace, [job.ref])] == ["it ends too soon"]
 

@@ -22,6 +22,7 @@ from tasks.train_embedding import (
 from tasks.training import trainer
 from tasks.training.loading import load_embedding
 from tests.tasks.toy_run import ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 OPTIONS = EmbeddingOptions(
     net=VseOptions(features=("scene",), size=12, embedding=8),
@@ -63,26 +64,13 @@ def test_an_embedding_that_lies_in_one_point_is_told(toy: ToyRun, capfd: pytest.
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 8])
-def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_a_training_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     job = embedded(toy)
     files = ("embedding.safetensors", "curves.jsonl")
     whole = [(job.folder / name).read_bytes() for name in files]
-    real = trainer.train
-
-    def stops(*args, **kwargs):
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.step == stop_at:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(trainer, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(stop_at):
         job.execute(force=True)
     assert job.find_completion() is None
-    monkeypatch.setattr(trainer, "train", real)
     job.execute()
     assert [(job.folder / name).read_bytes() for name in files] == whole
 

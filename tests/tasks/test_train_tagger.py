@@ -26,10 +26,10 @@ from tasks.extraction.nets import open_net
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
 from tasks.train_tagger import tag_targets
-from tasks.training import trainer
 from tasks.training.loading import load_tagger
 from tests.storage.clips import make_clip
 from tests.tasks.toy_run import SAMPLING, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 EVERY_FIFTH = Clips(stride=5, length=3)
 
@@ -45,24 +45,13 @@ def test_the_loss_falls_and_the_weights_are_kept(toy: ToyRun) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["curves.jsonl", "done.json", "tagger.safetensors"]
 
 
-def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("stop_at", [1, 2, 3])  # of 2 epochs of 2 steps
+def test_a_training_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     job = toy.tagger()
     whole = (job.folder / "tagger.safetensors").read_bytes()
-    real = trainer.train
-
-    def stops_after_an_epoch(*args, **kwargs):
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.end_of_epoch:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer, "train", stops_after_an_epoch)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(stop_at):
         job.execute(force=True)
     assert job.find_completion() is None and (job.folder / "last.safetensors").exists()
-    monkeypatch.setattr(trainer, "train", real)
     job.execute()
     assert (job.folder / "tagger.safetensors").read_bytes() == whole
 

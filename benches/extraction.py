@@ -201,7 +201,7 @@ def videos(data: Path) -> list[Path]:
 
 def everything(data: Path, net: Net, feature: BackboneFeature) -> torch.Tensor:
     """All items of a net, decoded and fitted."""
-    look = net.look(SAMPLING[feature.sampling], "bench")
+    look = net.request(SAMPLING[feature.sampling], "bench")
     assert isinstance(look, FrameRequest)
     found = [
         gather(stream_frames(DecodeJob(path, {"x": look}, None, probe(path))))["x"].images for path in videos(data)

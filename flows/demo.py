@@ -10,7 +10,7 @@ from storage.datasets.demo import DemoOptions, draw_world
 from storage.errors import UsageError
 from storage.files.hashing import digest
 from storage.workspace import Workspace
-from tasks.framework.progress import console, meter
+from tasks.framework.progress import console, progress_bar
 
 
 def check_demo(name: str, settings: Sequence[str], draw: bool) -> None:
@@ -45,7 +45,7 @@ def placed_recipe(
 
 def _draw(world: DemoOptions) -> None:
     total = world.train + world.val + world.test
-    with meter("drawing the demo world", total, "clips") as shown:
-        drawn = draw_world(Path(str(world.path)), world, progress=lambda done, _total: shown.to(done))
+    with progress_bar("drawing the demo world", total, "clips") as shown:
+        drawn = draw_world(Path(str(world.path)), world, progress=lambda done, _total: shown.update_to(done))
     if drawn:
         console.print(f"[green]✓[/] demo world drawn: {total} clips in {world.path}", highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from flows.recipe import Recipe, shipped_recipes
 from storage.features.store import FeatureStore
 from storage.runs import load_runs
 from storage.workspace import Workspace
-from tasks.extraction.extractors import Source
+from tasks.extraction.extractors import FeatureSource
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageRun
 
@@ -97,7 +97,7 @@ def feature_progress(plan: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def _fresh(workspace: Workspace, source: Source, keys: dict[str, str]) -> int:
+def _fresh(workspace: Workspace, source: FeatureSource, keys: dict[str, str]) -> int:
     path = workspace.features / source.store
     if not (path / "zarr.json").is_file():
         return 0

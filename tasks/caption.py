@@ -11,10 +11,10 @@ from storage.files.atomic import write_jsonl
 from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.text.references import References
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import caption_videos
-from tasks.training.trained_captioners import open_trained
+from tasks.training.loading import open_trained
 
 
 class CaptionOptions(Options):
@@ -43,7 +43,7 @@ def caption(
         raise MissingFeatures(
             f"no video of the '{options.split}' split has features; 'longtake status' lists what is missing"
         )
-    with meter("captioning", len(ids), "videos") as shown:
+    with progress_bar("captioning", len(ids), "videos") as shown:
         found = caption_videos(net, access, vocabulary, ids, options.search, device, shown.advance)
     write_jsonl(context.folder / "captions.jsonl", [asdict(item) for item in found])
     return StageResult(len(found), {"captions": len(found), "distinct": len({item.caption for item in found})})

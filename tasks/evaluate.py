@@ -20,9 +20,9 @@ from storage.results import read_captions, read_scores
 from storage.text.references import References
 from tasks.evaluation.attention_masking import attention_masking
 from tasks.evaluation.self_retrieval import recall_at, self_retrieval
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.training.trained_captioners import open_trained
+from tasks.training.loading import open_trained
 
 
 class EvaluationOptions(Options):
@@ -89,7 +89,7 @@ def evaluate(
         not_computed["Self-retrieval"] = why
     else:
         net, access = open_trained(context, texts.vocabulary, features, captioners)
-        with meter("self-retrieval", len(everything), "videos") as shown:
+        with progress_bar("self-retrieval", len(everything), "videos") as shown:
             device = context.runtime.torch_device()
             places = self_retrieval(net, access.read, texts.vocabulary, everything, device, shown.advance)
 
@@ -150,5 +150,5 @@ def _mask(
     """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
     net, access = open_trained(context, references.vocabulary, features, captioners)
     shares, device = options.attention_masking, context.runtime.torch_device()
-    with meter("masking attention", len(shares) * len(ids), "videos") as shown:
+    with progress_bar("masking attention", len(shares) * len(ids), "videos") as shown:
         return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)

@@ -43,8 +43,7 @@ from tasks.reporting.page import Clip, DuplicateClips, ReportPage, Score, StageL
 from tasks.reporting.pictures import NONE, Pictures, take_pictures, write_pictures
 from tasks.reporting.published import BENCHMARKS
 from tasks.reporting.rendering import render_report
-from tasks.seed import captioner_options, load_captioner
-from tasks.train_tagger import load_tagger
+from tasks.training.loading import captioner_options, load_captioner, load_tagger
 
 
 class ReportOptions(Options):
@@ -262,7 +261,7 @@ def _attention_maps(run: _Run) -> tuple[dict[str, AttentionMap], list[str]]:
         return {}, []
     vocabulary, device, net = run.references.vocabulary, run.context.runtime.torch_device(), None
     if looks_again(run.captioner):
-        net = load_captioner(run.checkpoint, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
+        net = load_captioner(run.checkpoint, run.access, vocabulary).to(device)
     places, not_shown = _places(run)
     return find_attention_maps(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
 
@@ -298,7 +297,7 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
         return {}
     whole = trained[names[0]]["output"] == "words"
     checkpoint = Checkpoint.load(run.context.path(run.phases["tagger"][0]) / "tagger.safetensors")
-    net, found = load_tagger(checkpoint).eval(), {}
+    net, found = load_tagger(checkpoint), {}
     words = checkpoint.values["words"]
     for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
         read, _ = run.access.read([row.video_id])

@@ -14,7 +14,7 @@ from storage.errors import UsageError
 from storage.results import read_captions, read_scores
 from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
-from tasks.seed import load_captioner
+from tasks.training.loading import load_captioner
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import LABELS, TOY, Place, executed
 
@@ -31,8 +31,7 @@ def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:
     vocabulary = references.vocabulary
     access = FeatureAccess.open(place.workspace, folders["extract_features"], ("scene",))
     nets = [
-        load_captioner(folders[label] / "captioner.safetensors", access, vocabulary.key, len(vocabulary))
-        for label in ("seed[0]", "seed[7]")
+        load_captioner(folders[label] / "captioner.safetensors", access, vocabulary) for label in ("seed[0]", "seed[7]")
     ]
     said = {row.video_id: row for row in read_captions(folders["caption"])}
     features, masks = access.read(list(said))

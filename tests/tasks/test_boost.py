@@ -38,8 +38,8 @@ from tasks.framework.stage import StageRun
 from tasks.prepare_text import prepare_text
 from tasks.seed import SeedingOptions, SeedOptions
 from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, train_embedding
-from tasks.training import trainer as training_run
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 FILES = ("captioner.safetensors", "curves.jsonl")
 BOOST = BoostOptions(
@@ -109,27 +109,14 @@ def test_it_begins_with_the_seeded_captioner_and_keeps_it_where_nothing_is_bette
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 8])
-def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     options = changed(baseline={"kind": "scst"}, xe=0.3)
     job = boosted(toy, options)
     whole = [(job.folder / name).read_bytes() for name in FILES]
-    real = training_run.train
-
-    def stops(*args: Any, **kwargs: Any) -> Any:
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.step == stop_at:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(training_run, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(stop_at):
         job.execute(force=True)
     assert job.find_completion() is None
-    torch.manual_seed(stop_at)  # another process would not know this one's chances
-    monkeypatch.setattr(training_run, "train", real)
+    torch.manual_seed(stop_at)  # another process would have another random state
     job.execute()
     assert [(job.folder / name).read_bytes() for name in FILES] == whole
 

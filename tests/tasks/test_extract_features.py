@@ -14,9 +14,10 @@ import pytest
 from storage.features.store import FeatureStore
 from storage.media.frame_stream import DecodeJob, Event, stream_frames
 from tasks import extract_features as module
-from tasks.extract_features import ExtractOptions, read_rows
+from tasks.extract_features import ExtractOptions
 from tasks.extraction import engine, shards
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
+from tasks.framework.feature_access import read_rows
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageRun
 from tests.tasks.toy_run import SAMPLING, ToyRun

@@ -17,7 +17,8 @@ from storage.text.references import References
 from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageRun
-from tasks.seed import SeedingOptions, SeedOptions, load_captioner, seed
+from tasks.seed import SeedingOptions, SeedOptions, seed
+from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import SEED, ToyRun
 
 NET = VreOptions(temporal="scene", hidden=8, dropout=0.1)
@@ -44,7 +45,7 @@ def test_they_are_the_frames_that_the_captioner_chooses_for_all_videos(toy: ToyR
     assert len(both.rows[KEY_FRAMES]) == 18 and job.find_completion() is not None
     vocabulary = References(toy.text().folder).vocabulary
     path = toy.seeded(VRE).folder / "captioner.safetensors"
-    net = load_captioner(path, access_to(toy, job, "scene"), vocabulary.key, len(vocabulary)).eval()
+    net = load_captioner(path, access_to(toy, job, "scene"), vocabulary)
     ids = sorted(both.rows["scene"])
     features, masks = both.read(ids)
     with torch.no_grad():
@@ -68,7 +69,7 @@ def test_a_captioner_is_trained_with_them_and_refocuses_no_more(toy: ToyRun) -> 
     assert all({"step1", "step2"} <= point.keys() and "refocus" not in point for point in curve)
     access = access_to(toy, found(toy), "scene", KEY_FRAMES)
     vocabulary = References(toy.text().folder).vocabulary
-    net = load_captioner(job.folder / "captioner.safetensors", access, vocabulary.key, len(vocabulary)).eval()
+    net = load_captioner(job.folder / "captioner.safetensors", access, vocabulary)
     assert isinstance(net.encoder, RefocusEncoder) and not hasattr(net.encoder, "refocus")
     features_read, masks = access.read(sorted(access.rows["scene"])[:3])
     with torch.no_grad():

@@ -27,7 +27,7 @@ from storage.workspace import Workspace
 from tasks import find_neighbours as module
 from tasks.find_neighbours import NeighbourOptions, find_neighbours, pool
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.progress import Meter, meter
+from tasks.framework.progress import ProgressBar, progress_bar
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
 from tests import ROOT
@@ -222,12 +222,12 @@ def test_progress_is_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[tuple[str, int, int]] = []
 
     @contextmanager
-    def watched(label: str, total: int, unit: str) -> Iterator[Meter]:
-        with meter(label, total, unit) as shown:
+    def watched(label: str, total: int, unit: str) -> Iterator[ProgressBar]:
+        with progress_bar(label, total, unit) as shown:
             yield shown
             counts.append((label, shown.count, total))
 
-    monkeypatch.setattr(module, "meter", watched)
+    monkeypatch.setattr(module, "progress_bar", watched)
     job_in(root).execute()
     assert counts == [("averaging features", 90, 90), ("finding neighbours", 88, 88)]
 

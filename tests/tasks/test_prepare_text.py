@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +20,7 @@ from tasks import prepare_text as prepare_text_module
 from tasks.catalogue import catalogue
 from tasks.prepare_text import open_index, open_weights, prepare_text
 from tests.conftest import TINY_WORLD
-
-
-def captions_folder(root: Path, rows: list[tuple[str, str, str]]) -> Path:
-    root.mkdir(exist_ok=True)
-    lines = [json.dumps({"video": video, "split": split, "caption": text}) for video, split, text in rows]
-    (root / "captions.jsonl").write_text("\n".join(lines))
-    for video in {row[0] for row in rows}:
-        (root / f"{video}.mp4").write_bytes(b"")
-    return root
+from tests.tasks.captions_folder import captions_folder
 
 
 def text_of(alone, root: Path, options: TextOptions, dataset=None):

@@ -13,30 +13,19 @@ from storage.checkpoints import Checkpoint
 from storage.errors import Mismatch, UsageError
 from storage.results import read_jsonl
 from storage.text.references import References
+from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
-from tasks.seed import SeedingOptions, SeedOptions, load_captioner
-from tasks.training import trainer as training_run
+from tasks.seed import SeedingOptions, SeedOptions
+from tasks.training import trainer
+from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 VRE = SeedOptions(
     captioner=VreOptions(temporal="scene", hidden=8, dropout=0.1),
     seeding=SeedingOptions(epochs=4, videos=4, captions=2, refocus_after=1, refocus=2.0, learning_rate=0.01),
     max_words=8,
 )
-
-
-def stop(patch: pytest.MonkeyPatch, at: int) -> None:
-    """The next training saves after every step and is interrupted when it asks for the one after step `at`."""
-    real = training_run.train
-
-    def stops(*args, **kwargs):
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.step == at:
-                raise KeyboardInterrupt
-
-    patch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    patch.setattr(training_run, "train", stops)
 
 
 def test_the_loss_falls_and_every_epoch_is_validated(toy: ToyRun) -> None:
@@ -49,16 +38,12 @@ def test_the_loss_falls_and_every_epoch_is_validated(toy: ToyRun) -> None:
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 8])
-def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_a_training_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     job = toy.seeded()
     files = ("captioner.safetensors", "curves.jsonl")
     whole = [(job.folder / name).read_bytes() for name in files]
-    with monkeypatch.context() as patch:
-        stop(patch, stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            job.execute(force=True)
+    with interrupted_at(stop_at):
+        job.execute(force=True)
     assert job.find_completion() is None
     job.execute()
     assert [(job.folder / name).read_bytes() for name in files] == whole
@@ -69,9 +54,9 @@ def test_a_captioner_is_refused_with_another_vocabulary(toy: ToyRun) -> None:
     access = FeatureAccess.open(job.workspace, features.folder, ("scene",))
     path = job.folder / "captioner.safetensors"
     vocabulary = References(toy.text().folder).vocabulary
-    assert load_captioner(path, access, vocabulary.key, len(vocabulary)) is not None
+    assert load_captioner(path, access, vocabulary) is not None
     with pytest.raises(Mismatch, match="vocabulary"):
-        load_captioner(path, access, "another", len(vocabulary))
+        load_captioner(path, access, Vocabulary((*vocabulary.words, "another")))
 
 
 def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyRun) -> None:
@@ -89,15 +74,16 @@ def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyR
 
 
 def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.features()  # trains the tagger, which is not watched
     steps: list[tuple[int, int]] = []
-    real = training_run.train
+    real = trainer.train
 
     def watched(folder, captioner, *args, **kwargs):
         for progress in real(folder, captioner, *args, **kwargs):
             steps.append((progress.epoch, captioner.active_steps))
             yield progress
 
-    monkeypatch.setattr(training_run, "train", watched)
+    monkeypatch.setattr(trainer, "train", watched)
     folder = toy.seeded(VRE).folder
     assert dict(steps) == {0: 1, 1: 2, 2: 2, 3: 2}
     alone, *both = read_jsonl(folder / "curves.jsonl")
@@ -112,17 +98,13 @@ def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypa
 
 
 @pytest.mark.parametrize("stop_at", [2, 3, 5, 8, 11])
-def test_vre_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_vre_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     """3 steps an epoch: before, at and after the border of the phases, and where rewards are compared."""
     job = toy.seeded(VRE)
     files = ("captioner.safetensors", "curves.jsonl")
     whole = [(job.folder / name).read_bytes() for name in files]
-    with monkeypatch.context() as patch:
-        stop(patch, stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            job.execute(force=True)
+    with interrupted_at(stop_at):
+        job.execute(force=True)
         kept = Checkpoint.load(job.folder / "last.safetensors").values["rewards"]
     assert bool(kept) == (stop_at > 4), "what the last checkpoint knows of rewards"
     job.execute()

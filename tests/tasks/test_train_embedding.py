@@ -9,18 +9,20 @@ from models.vse import VseOptions
 from storage.errors import BadInput, Mismatch
 from storage.results import read_jsonl
 from storage.text.references import References
+from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageRun
 from tasks.train_embedding import (
     EmbeddingOptions,
     EmbeddingTraining,
     embed_videos,
-    load_embedding,
     retrieval,
     train_embedding,
 )
-from tasks.training import trainer as training_run
+from tasks.training import trainer
+from tasks.training.loading import load_embedding
 from tests.tasks.toy_run import ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 OPTIONS = EmbeddingOptions(
     net=VseOptions(features=("scene",), size=12, embedding=8),
@@ -62,26 +64,13 @@ def test_an_embedding_that_lies_in_one_point_is_told(toy: ToyRun, capfd: pytest.
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 8])
-def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_a_training_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     job = embedded(toy)
     files = ("embedding.safetensors", "curves.jsonl")
     whole = [(job.folder / name).read_bytes() for name in files]
-    real = training_run.train
-
-    def stops(*args, **kwargs):
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.step == stop_at:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(training_run, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(stop_at):
         job.execute(force=True)
     assert job.find_completion() is None
-    monkeypatch.setattr(training_run, "train", real)
     job.execute()
     assert [(job.folder / name).read_bytes() for name in files] == whole
 
@@ -96,10 +85,10 @@ def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training_run.LastCheckpoints, "remove", killed)
+        patched.setattr(trainer.LastCheckpoints, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
             job.execute(force=True)
-    monkeypatch.setattr(training_run, "train", killed)  # nothing may be trained again
+    monkeypatch.setattr(trainer, "train", killed)  # nothing may be trained again
     job.execute()
     assert (job.folder / "curves.jsonl").read_bytes() == whole
 
@@ -110,14 +99,14 @@ def test_a_trained_embedding_is_read_back_and_refused_where_it_does_not_belong(t
     access = FeatureAccess.open(job.workspace, toy.features().folder, ("scene",))
     references = References(toy.text().folder)
     vocabulary = references.vocabulary
-    net = load_embedding(path, access, vocabulary.key, len(vocabulary))
+    net = load_embedding(path, access, vocabulary)
     validation = references.numbers("val")
     curve = read_jsonl(job.folder / "curves.jsonl")
     assert retrieval(net, access, validation, "cpu") in [point["val"] for point in curve]
     vectors = embed_videos(net, access, sorted(validation), "cpu")
     assert vectors.shape == (4, 12) and torch.allclose(vectors.norm(dim=1), torch.ones(4))
     with pytest.raises(Mismatch, match="vocabulary"):
-        load_embedding(path, access, "another", len(vocabulary))
+        load_embedding(path, access, Vocabulary((*vocabulary.words, "another")))
     access.about["scene"]["key"] = "another extractor"
     with pytest.raises(BadInput, match="trained on other 'scene' features"):
-        load_embedding(path, access, vocabulary.key, len(vocabulary))
+        load_embedding(path, access, vocabulary)

@@ -21,7 +21,7 @@ from tasks import weigh_captions as weigh_captions_module
 from tasks.catalogue import catalogue
 from tasks.prepare_text import open_weights, prepare_text
 from tasks.weigh_captions import WeighingOptions, weigh_captions
-from tests.tasks.test_prepare_text import captions_folder
+from tests.tasks.captions_folder import captions_folder
 
 ROWS = [
     ("a", "train", "A man rides a horse."),

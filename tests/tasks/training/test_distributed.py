@@ -99,7 +99,7 @@ DIES = """
 import os, sys, threading, time
 if os.environ.get("RANK") == "1":
     def die():
-        while not hasattr(sys.modules.get("tasks.training.trainer"), "finish_training"):
+        while not hasattr(sys.modules.get("tasks.training.trainer"), "run_training"):
             time.sleep(0.01)
         module = sys.modules["tasks.training.trainer"]
         real, module._SAVE_EVERY = module.train, 0.0

@@ -17,6 +17,7 @@ from storage.results import read_jsonl
 from tasks.framework.stage import StageRun
 from tasks.seed import ReconstructionPhases, SeedingOptions, SeedOptions
 from tests.tasks.toy_run import CAPTIONER, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 
 def recnet(**seeding: Any) -> SeedOptions:
@@ -57,19 +58,13 @@ def test_the_best_epoch_is_one_of_both_and_patience_counts_from_there(
     assert (done["best_epoch"], done["val_cider"], done["epochs"]) == (3, 3.0, 5)
 
 
-def test_a_training_stopped_in_the_first_stage_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.tasks.test_seed import stop
-
+def test_a_training_stopped_in_the_first_stage_ends_in_the_same_bits(toy: ToyRun) -> None:
     job = toy.seeded(recnet(reconstruction_after=1))
     whole = weights(job)
     assert any(name.startswith("model.reconstructor.") for name in whole)
     for at in (2, 3, 4):  # inside the first stage, at its end, and one step later
-        with monkeypatch.context() as patch:
-            stop(patch, at)
-            with pytest.raises(KeyboardInterrupt):
-                job.execute(force=True)
+        with interrupted_at(at):
+            job.execute(force=True)
         job.execute()
         again = weights(job)
         assert all(np.array_equal(whole[name], again[name]) for name in whole)

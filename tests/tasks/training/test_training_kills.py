@@ -20,7 +20,7 @@ from tasks.boost import BoostingOptions, BoostOptions, boost
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import Stage, StageRun
 from tasks.seed import SeedingOptions, SeedOptions
-from tasks.training import trainer as training_run
+from tasks.training import trainer
 from tests import ROOT
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
@@ -100,7 +100,7 @@ def test_a_training_killed_ten_times_ends_in_the_same_bits(place: Path, world: P
 
 def _slowly() -> None:
     """Save now and then within epochs, and say every step, so that kills find checkpoints that are older than they are."""
-    real = training_run.train
+    real = trainer.train
 
     def told(*args: object, **kwargs: object):  # type: ignore[no-untyped-def]
         for progress in real(*args, **kwargs):
@@ -108,8 +108,8 @@ def _slowly() -> None:
             print("step", progress.step, flush=True)
 
     torch.set_num_threads(1)
-    training_run._SAVE_EVERY = 0.03
-    training_run.train = told  # type: ignore[assignment]
+    trainer._SAVE_EVERY = 0.03
+    trainer.train = told  # type: ignore[assignment]
     executed(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
 
 

@@ -65,13 +65,13 @@ def execute(call: FlowCall[_T], inside_flow: bool = False) -> _T:
     from prefect.settings import PREFECT_HOME
 
     from flows.orchestration.crash_recovery import TAG, noted_runs
-    from flows.orchestration.embedded_server import started, wait_for_history
+    from flows.orchestration.embedded_server import prefect_api, wait_for_history
     from tasks.framework.prefect_task import BEGUN
 
     if not inside_flow:
         console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
     name = call.title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
-    with nullcontext() if inside_flow else started(), noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
+    with nullcontext() if inside_flow else prefect_api(), noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
         before = BEGUN.count
         prefect_flow = flow(name=call.name, flow_run_name=name, on_running=[note], validate_parameters=False)
         state: Any = prefect_flow(call.function)(**call.parameters, return_state=True)

@@ -82,10 +82,10 @@ def refresh(
 
 
 def _announce(recipe: Any, space: Workspace, root: Path) -> None:
-    from flows.orchestration.embedded_server import started
+    from flows.orchestration.embedded_server import prefect_api
     from flows.orchestration.events import SOURCE_CHANGED, resource, send
 
-    with started():
+    with prefect_api():
         about = resource(recipe.dataset.name, recipe.name, str(space.root))
         send(SOURCE_CHANGED, about, {"dataset": recipe.dataset.name, "data": str(root)})
     err.print(f"{time.strftime('%H:%M:%S')} sent {SOURCE_CHANGED} for '{recipe.dataset.name}'", highlight=False)
@@ -126,7 +126,7 @@ def deploy(
     as_json: JsonOption = False,
 ) -> None:
     """Register pipeline, refresh, train, evaluate and caption with a Prefect server, so that it can start them."""
-    from flows.orchestration.embedded_server import SLOTS, configure, started
+    from flows.orchestration.embedded_server import SLOTS, configure, prefect_api
 
     space = Workspace.open(workspace)
     configure()
@@ -157,7 +157,7 @@ def deploy(
         # A worker runs somewhere else: paths must hold there too.
         values["recipe"] = str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe
         values["data"] = str(Path(data).expanduser().absolute()) if data else None
-    with started():
+    with prefect_api():
         from flows.orchestration.crash_recovery import ensure_automation
         from flows.orchestration.deployments import Target, ensure_slots
         from flows.orchestration.deployments import deploy as register

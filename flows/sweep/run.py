@@ -185,7 +185,7 @@ def _environment() -> dict[str, str]:
 def _start(cell: Cell, folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     recipe = write_recipe(cell, folder)
     assert cell.plan is not None
-    command = [sys.executable, "-m", "flows.cli", "run", str(recipe), "--until", UNTIL, "--json"]
+    command = [sys.executable, "-P", "-m", "flows.cli", "run", str(recipe), "--until", UNTIL, "--json"]
     out, log = _outputs(cell, folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     with out.open("wb") as said, log.open("wb") as told:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import yaml
 from flows.cli.main import main
 from flows.pipeline import plan_pipeline
 from storage.workspace import Workspace
+from tests.flows.command import environment_of
 from tests.flows.toy_place import LABELS, TOY, Place, executed, recipe_on
 
 
@@ -74,3 +76,20 @@ def finished_place(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def place(finished_place: Path, tmp_path: Path) -> Place:
     """A copy of the finished place that the test may change."""
     return Place(Path(shutil.copytree(finished_place, tmp_path / "place")))
+
+
+@pytest.fixture(scope="session")
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Prefect folder with a new database. Tests use copies: making one takes Prefect longer than copying it."""
+    home = tmp_path_factory.mktemp("prefect-template")
+    script = (
+        "from flows.orchestration.embedded_server import configure, prefect_api; configure()\nwith prefect_api(): pass"
+    )
+    subprocess.run([sys.executable, "-c", script], env=environment_of(home), check=True, timeout=900)
+    return home
+
+
+@pytest.fixture(scope="module")
+def environment(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of commands in processes of their own, with a Prefect folder for this module."""
+    return environment_of(tmp_path_factory.mktemp("prefect"), prefect_home)

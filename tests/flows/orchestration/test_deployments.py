@@ -119,6 +119,6 @@ def test_wrong_usage_is_told_before_a_server_is_started(
     longtake: Longtake, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.setattr("flows.orchestration.embedded_server.configure", lambda **_: None)  # sets the environment
-    monkeypatch.setattr("flows.orchestration.embedded_server.started", lambda: pytest.fail("a server was started"))
+    monkeypatch.setattr("flows.orchestration.embedded_server.prefect_api", lambda: pytest.fail("a server was started"))
     answer = longtake(*arguments)
     assert answer.code == 2 and said in " ".join(answer.err.replace("│", " ").split())

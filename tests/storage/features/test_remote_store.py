@@ -20,7 +20,7 @@ from storage.features.remote_store import RemoteFeatures
 from storage.features.segments import segment_names
 from storage.features.store import FeatureStore
 from tests.chaos.network import Network
-from tests.flows.orchestration.test_service import free_port
+from tests.processes import free_port
 from tests.storage.features.feature_mirrors import NAME, mirror, remote_segments
 from tests.storage.features.feature_rows import D, all_right, features, make
 

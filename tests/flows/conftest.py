@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,34 @@ def place(finished_place: Path, tmp_path: Path) -> Place:
     return Place(Path(shutil.copytree(finished_place, tmp_path / "place")))
 
 
+_SERVER = """
+from flows.orchestration.embedded_server import configure
+configure()
+from flows.orchestration.prefect_server import end_server, start_server
+server, url = start_server()
+print(url + "/api", flush=True)
+input()
+end_server(server)
+"""
+
+
 @pytest.fixture(scope="session")
 def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Prefect folder with a new database. Tests use copies: making one takes Prefect longer than copying it."""
     home = tmp_path_factory.mktemp("prefect-template")
-    script = (
-        "from flows.orchestration.embedded_server import configure, prefect_api; configure()\nwith prefect_api(): pass"
-    )
-    subprocess.run([sys.executable, "-c", script], env=environment_of(home), check=True, timeout=900)
+    subprocess.run([sys.executable, "-c", _SERVER], env=environment_of(home), input=b"\n", check=True, timeout=900)
     return home
+
+
+@pytest.fixture(scope="session")
+def served(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of commands that need some Prefect server: one for the session, so that none starts its own."""
+    environment = environment_of(tmp_path_factory.mktemp("prefect"), prefect_home)
+    holder = [sys.executable, "-c", _SERVER]
+    with subprocess.Popen(holder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield environment | {"PREFECT_API_URL": process.stdout.readline().strip()}
+        process.communicate("\n")
 
 
 @pytest.fixture(scope="module")

@@ -80,14 +80,14 @@ def test_deleting_prefects_database_loses_no_work(
 
 
 def test_a_changed_value_runs_exactly_what_depends_on_it(
-    environment: dict[str, str], world: Path, finished: Path, tmp_path: Path
+    served: dict[str, str], world: Path, finished: Path, tmp_path: Path
 ) -> None:
     workspace = Path(shutil.copytree(finished, tmp_path / "w"))
     changed = ("run", TINY, "--data", world, "-w", workspace, "--set", "decoding.width=3", "--json")
-    planned = json.loads(run_longtake(environment, *changed, "--dry-run").stdout)["stages"]
+    planned = json.loads(run_longtake(served, *changed, "--dry-run").stdout)["stages"]
     foretold = [step["stage"] for step in planned if step["state"] != "done"]
     assert foretold == ["caption", "evaluate", "report"]
-    assert json.loads(run_longtake(environment, *changed).stdout)["worked"] == foretold
+    assert json.loads(run_longtake(served, *changed).stdout)["worked"] == foretold
 
 
 def test_two_runs_at_once_share_the_work(
@@ -130,14 +130,14 @@ def after_kills(
 
 
 def test_kill_dash_nine_at_random_moments_changes_nothing(
-    environment: dict[str, str], world: Path, finished: Path, tmp_path: Path
+    served: dict[str, str], world: Path, finished: Path, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print("seed", seed)
     draw = random.Random(seed)
     stages = sorted(draw.sample(STAGES, 4), key=STAGES.index)
     kills = [(stage, draw.uniform(0, 0.4)) for stage in stages]
-    assert after_kills(environment, world, tmp_path / "w", kills) == results(finished)
+    assert after_kills(served, world, tmp_path / "w", kills) == results(finished)
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_many_kills_change_nothing(environment: dict[str, str], world: Path, fin
 
 
 def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
-    environment: dict[str, str], world: Path, tmp_path: Path
+    served: dict[str, str], world: Path, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(world, tmp_path / "folder"))
     clips = {path.stem: path for path in (root / "videos").glob("*.mp4")}
@@ -159,9 +159,7 @@ def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
         clips[id].write_bytes(data)
     with (root / "captions.jsonl").open("a") as file:
         file.write('{"video": "../../etc/passwd", "caption": "root", "split": "test"}\n')
-    done = run_longtake(
-        environment, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", "--json", code=3
-    )
+    done = run_longtake(served, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", "--json", code=3)
     listed = {problem["item"]: problem for problem in json.loads(done.stdout)["problems"] if problem["quarantined"]}
     assert set(broken) <= set(listed) and any("passwd" in item for item in listed)
     assert all(problem["reason"] for problem in listed.values())
@@ -169,7 +167,7 @@ def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
 
 
 def test_a_run_that_cannot_go_on_says_why_in_one_line_and_lists_the_bad_files(
-    environment: dict[str, str], tmp_path: Path
+    served: dict[str, str], tmp_path: Path
 ) -> None:
     root = tmp_path / "junk"
     root.mkdir()
@@ -178,6 +176,6 @@ def test_a_run_that_cannot_go_on_says_why_in_one_line_and_lists_the_bad_files(
         (root / f"v{n}.mp4").write_text("not a film")
         rows.append(f"v{n}.mp4,a ball,{split}")
     (root / "captions.csv").write_text("\n".join(rows))
-    done = run_longtake(environment, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", code=1)
+    done = run_longtake(served, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", code=1)
     assert "error: no training video can be decoded" in done.stderr
     assert all(f"v{n}: " in done.stderr for n in range(4)), "each bad file is listed with its reason"

@@ -34,12 +34,12 @@ main()
 
 
 def test_a_stage_is_at_most_eight_functions_away_from_the_command(
-    environment: dict[str, str], world: Path, tmp_path: Path
+    served: dict[str, str], world: Path, tmp_path: Path
 ) -> None:
     arguments = ["run", TINY, "--data", world, "-w", tmp_path / "w", "--until", "catalogue"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *map(str, arguments)],
-        env=environment | {"PYTHONPATH": str(ROOT)},
+        env=served | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.orchestration.artifacts import quarantine_rows, score_rows
 from storage.records import Problem
-from tests.flows.command import environment_of
 
 pytestmark = pytest.mark.xdist_group("longtake-command")  # one server at a time
 
@@ -86,11 +84,11 @@ print(json.dumps({"answers": answers, "tries": tries, "during": seen, "after": a
 
 
 @pytest.fixture(scope="module")
-def told(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(served: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("prefect")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, place / "w"],
-        env=environment_of(place / "home", prefect_home),
+        env=served,
         capture_output=True,
         text=True,
         timeout=300,

@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 
 from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
 from storage.errors import StorageError, UsageError
-from storage.features.exporting import ExportReport, Form, export_features
+from storage.features.exporting import ExportFormat, ExportReport, export_features
 from storage.features.import_sources import read_ids
 from storage.features.importing import ImportReport, import_features, imports
-from storage.features.maintenance import Progress
+from storage.features.maintenance import ProgressCallback
 from storage.features.remote_store import RemoteFeatures, Transfer
 from storage.features.store import FeatureDType, FeatureStore
 from storage.records import Problem
@@ -77,7 +77,7 @@ def describe_store(name: str, store: FeatureStore) -> dict[str, Any]:
         "without_steps": sum(not length for length in lengths.values()),
         "older_rows": len(view) - len(lengths),
         "damaged": sum(view.table()["damaged"].to_pylist()),
-        "shape": ["L", *(store.tail or ())],
+        "shape": ["L", *(store.feature_shape or ())],
         "dtype": store.dtype.name,
         "bytes": sum(path.stat().st_size for path in files),
         "segments": len(view.segments),
@@ -114,7 +114,7 @@ def verify_stores(workspace: Workspace, name: str | None, drop: bool) -> tuple[d
 
 
 def export_store(
-    workspace: Workspace, name: str, form: Form, path: Path | None, ids: Path | None, overwrite: bool
+    workspace: Workspace, name: str, form: ExportFormat, path: Path | None, ids: Path | None, overwrite: bool
 ) -> ExportReport:
     """Export a store to a folder of .npy or an HDF5 file, by default beside the user: <name> or <name>.h5."""
     _, store = find_store(workspace, name)
@@ -153,7 +153,7 @@ def _name_of(folder: Path) -> str:
 
 
 @contextmanager
-def _metered(label: str, unit: str, size: int = 1) -> Iterator[Progress]:
+def _metered(label: str, unit: str, size: int = 1) -> Iterator[ProgressCallback]:
     """A progress bar for work that says by itself how much there is; `size` of it make one unit."""
     with ExitStack() as stack:
         shown: Meter | None = None

@@ -10,6 +10,8 @@ from storage.errors import UnsafeId
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+TimeSpan = tuple[float, float]
+"""start and end in seconds"""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029/\\]")
 
@@ -39,7 +41,7 @@ class VideoRecord:
     id: str
     source: str | None
     split: Split
-    segment: tuple[float, float] | None = None
+    segment: TimeSpan | None = None
 
 
 @dataclass(frozen=True, slots=True)

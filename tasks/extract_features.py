@@ -237,12 +237,12 @@ def newest_keys(view: View, ids: Collection[str]) -> dict[str, str]:
 
 def _about(context: StageContext, source: Source) -> dict[str, Any]:
     """What later stages and the report need to know of a feature."""
-    tail = FeatureStore.open(context.workspace.features / source.store).tail
-    if tail is None:
+    feature_shape = FeatureStore.open(context.workspace.features / source.store).feature_shape
+    if feature_shape is None:
         raise MissingFeatures(
             f"no video gave any '{source.name}' features; 'longtake status' lists why each one is in the quarantine"
         )
-    return {**asdict(source), "size": tail[-1], "shape": list(tail)}
+    return {**asdict(source), "size": feature_shape[-1], "shape": list(feature_shape)}
 
 
 def versions() -> dict[str, str]:

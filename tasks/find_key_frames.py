@@ -121,7 +121,7 @@ def _write(
     """The key frame of every video that has none yet; the view of all of them."""
     device, vocabulary = context.runtime.torch_device(), references.vocabulary
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "weights": source.weights}
-    store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), tail=(1,))
+    store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), feature_shape=(1,))
     there = store.view().fresh(owed)
     net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
     with meter("finding key frames", len(owed), "videos") as shown, store.writer() as writer:

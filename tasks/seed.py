@@ -142,7 +142,7 @@ def seed(
     device, how = context.runtime.torch_device(), options.seeding
     references = References(context.path(text_train))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
-    captions = references.numbers("train")
+    captions = references.token_ids("train")
     ids = access.usable(sorted(captions))
     if not ids:
         raise MissingFeatures(
@@ -158,7 +158,7 @@ def seed(
     batches = CaptionBatches(
         access,
         captions,
-        references.ns("train"),
+        references.caption_indices("train"),
         ids,
         how.videos,
         how.captions,

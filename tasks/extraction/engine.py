@@ -118,15 +118,15 @@ def _take(video: Video, event: Any, owing: list[tuple[str, NetBatcher]]) -> Iter
     match event:
         case Chunk():
             for look, station in owing:
-                if look == event.look:
+                if look == event.request:
                     yield from station.add(video.id, event)
         case Restart():
             for look, station in owing:
-                if look in event.looks:
+                if look in event.requests:
                     station.restart(video.id)
         case Failed():
             for look, station in owing:
-                if look in event.looks:
+                if look in event.requests:
                     yield from station.fail(video.id, event.bad)
         case BadMedia():
             for _, station in owing:

@@ -59,21 +59,21 @@ class CaptionBatches:
         # All processes that train together draw for all videos, so that a caption does not depend on how many they are.
         drawn = {id: draw.permutation(len(self.captions[id]))[: self.captions_per_video] for id in ids}
         chances = draw.integers(2**63, size=len(ids)).tolist() if self.frame_dropout else []
-        tokens, owner, caption_ids = [], [], []
-        mine = self.ranks.part(ids)
+        tokens, video_index, caption_ids = [], [], []
+        mine = self.ranks.shard(ids)
         if not mine:
             return Batch((), {}, {})
         for row, id in enumerate(mine):
             for n in drawn[id]:
                 tokens.append(self.captions[id][n])
-                owner.append(row)
+                video_index.append(row)
                 caption_ids.append(caption_id(id, self.caption_ns[id][n]))
         features, masks = self.access.read(mine)
         if self.frame_dropout:
-            mine_of = self.ranks.part(chances)
+            mine_of = self.ranks.shard(chances)
             masks = {name: some_rows(mask, mine_of, self.frame_dropout) for name, mask in masks.items()}
         weights = None if self.weights is None else torch.tensor([self.weights[id] for id in caption_ids])
-        return Batch(tuple(mine), features, masks, pad(tokens), torch.tensor(owner), tuple(caption_ids), weights)
+        return Batch(tuple(mine), features, masks, pad(tokens), torch.tensor(video_index), tuple(caption_ids), weights)
 
 
 def some_rows(mask: torch.Tensor, seeds: Sequence[int], hidden: float) -> torch.Tensor:

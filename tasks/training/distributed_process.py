@@ -81,10 +81,10 @@ def take_part(task: Path) -> int:
     try:
         made = stage.function(context, options.model_validate(values["options"]), **inputs)
     except LongtakeError as error:
-        if ranks.leads or not (folder / ANSWER).exists():
+        if ranks.is_main_process or not (folder / ANSWER).exists():
             write_json(folder / ANSWER, {"error": str(error)})
         return 1
-    if ranks.leads:
+    if ranks.is_main_process:
         write_json(folder / ANSWER, {"made": {"count": made.count, "summary": made.summary}})
     dist.barrier()  # nobody leaves while another still speaks to it
     dist.destroy_process_group()

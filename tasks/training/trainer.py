@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from models.training.compiling import compile_parts
+from models.training.compiling import compile_modules
 from models.training.loop import Batches, FitOptions, Progress, Schedule, random_state, undisturbed
 from models.training.parallel import Ranks
 from storage.checkpoints import LastCheckpoints
@@ -115,18 +115,18 @@ def finish_training(context: StageContext, training: Training, found: Resumed) -
     ranks = Ranks()
     if found.values:
         found.expect(training.about, context.folder)
-    ranks.agree(0)  # all have read the checkpoint: from now on it may be replaced
-    now = _Standing.of(found.values) if found.values else _start(training) if ranks.leads else _Standing()
+    ranks.broadcast(0)  # all have read the checkpoint: from now on it may be replaced
+    now = _Standing.of(found.values) if found.values else _start(training) if ranks.is_main_process else _Standing()
     saved = LastCheckpoints(context.folder / "last.safetensors", context.runtime.checkpoints)
     curve = CurveArtifact(training.label)
     if not now.stopped:
         _go_on(context, training, found, now, ranks, saved, curve)
-    if ranks.leads:
+    if ranks.is_main_process:
         write_jsonl(context.folder / "curves.jsonl", now.history)
         curve.show(now.history, final=True)
         saved.remove()
         (context.folder / BAD_BATCH).unlink(missing_ok=True)
-    told = ranks.gather(now.to_json() if ranks.leads else {})[0]
+    told = ranks.gather(now.to_json() if ranks.is_main_process else {})[0]
     return Trained(told["history"], Best(**told["best"]))
 
 
@@ -150,7 +150,7 @@ def _go_on(
     done = found.state.values["step"] if found.state else 0
     total = how.epochs * batches.steps_per_epoch
     if runtime.compile_training:
-        compile_parts(training.model)
+        compile_modules(training.model)
     steps = train(
         context.folder,
         training.model,
@@ -162,22 +162,22 @@ def _go_on(
         ranks,
         half=runtime.training_precision == "bfloat16",
     )
-    with meter(training.label, total, "steps", done) if ranks.leads else nullcontext() as shown:
+    with meter(training.label, total, "steps", done) if ranks.is_main_process else nullcontext() as shown:
         for progress in steps:
             figures = {**progress.losses, **ranks.mean(training.figures(), progress.videos)}
             for name, value in figures.items():
                 now.sums[name] = now.sums.get(name, 0.0) + value
             if shown is not None:
                 shown.to(progress.step, _told(training, figures, now.best))
-            if ranks.leads and progress.end_of_epoch:
+            if ranks.is_main_process and progress.end_of_epoch:
                 _end_epoch(context, training, progress, now)
                 write_jsonl(context.folder / "curves.jsonl", now.history)  # for those who watch
                 curve.show(now.history)
-            now.stopped = bool(ranks.agree(now.stopped))
-            if ranks.agree(progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY):
+            now.stopped = bool(ranks.broadcast(now.stopped))
+            if ranks.broadcast(progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY):
                 others = ranks.random_states(random_state())
-                if ranks.leads:
-                    state = progress.snapshot().beside({f"rng.{name}": rng for name, rng in others.items()})
+                if ranks.is_main_process:
+                    state = progress.snapshot().with_tensors({f"rng.{name}": rng for name, rng in others.items()})
                     values = {"about": training.about, **now.to_json(), **training.memory()}
                     checkpoints.save(to_checkpoint(state, **values))
                 saved = time.monotonic()
@@ -203,7 +203,7 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, no
     now.sums = {}
     last = number == training.how.epochs
     if training.judge is not None and (last or number % training.validate_every == 0):
-        with progress.kept(), undisturbed(training.model):
+        with progress.averaged(), undisturbed(training.model):
             judged = training.judge()
         now.history[-1] |= judged.shown
         best = (
@@ -221,6 +221,6 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, no
 
 
 def _save_best(context: StageContext, training: Training, progress: Progress) -> None:
-    with progress.kept():
+    with progress.averaged():
         checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.about, epoch=progress.epoch)
     checkpoint.save(context.folder / training.result)

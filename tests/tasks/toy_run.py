@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.captioners.lstm import SaLstmOptions
-from models.decoding.search import SearchOptions
+from models.decoding.beam_search import SearchOptions
 from models.tagger import TaggerOptions
 from storage.media.frame_sampling import Clips
 from storage.options import Options

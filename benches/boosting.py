@@ -137,7 +137,7 @@ class Boosting:
         batches = CaptionBatches(access, said, {id: list(range(40)) for id in ids}, ids, VIDEOS, 1, seed=0)
         self.batches, self.reward = Awaited(batches), Timed(reward)
         policy = PolicyGradient(self.reward, {id: n for n, id in enumerate(ids)}, SAMPLES, LONGEST)
-        options = FitOptions(epochs=1, learning_rate=1e-4, clip=0.25)
+        options = FitOptions(epochs=1, learning_rate=1e-4, gradient_clip=0.25)
         self.loop = fit(talker(), Objective(policy=(1.0, policy)), self.batches, options)
         self.steps: list[float] = []
         self.rewards: list[float] = []

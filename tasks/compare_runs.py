@@ -29,7 +29,7 @@ from tasks.reporting.pictures import NONE, read_pictures
 from tasks.reporting.rendering import render_comparison
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NOT_COMPARED = ("name", "about", "report", "runtime")
+_NOT_COMPARED = ("name", "description", "report", "runtime")
 
 
 class ComparedRun(Options):

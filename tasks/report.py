@@ -55,8 +55,8 @@ class ReportOptions(Options):
     """frames shown a clip; fewer where there are thousands of clips"""
     width: int = Field(112, ge=16)
     """width of a frame in pixels"""
-    twins: int = Field(12, ge=0)
-    """most pairs of near twins"""
+    near_duplicates: int = Field(12, ge=0)
+    """most pairs of near duplicates"""
 
 
 class PageOptions(Options):
@@ -185,7 +185,7 @@ def _page(run: _Run) -> ReportPage:
     return ReportPage(
         title=f"{recipe['name']} on {recipe['dataset']['name']}",
         recipe_name=recipe["name"],
-        about=recipe["about"].strip(),
+        about=recipe["description"].strip(),
         made_at=done.made_at if done else "",
         story=report_words.story(*told),
         facts=report_words.facts(*told),
@@ -316,7 +316,7 @@ def _near_duplicates(run: _Run, clips: Mapping[str, Clip]) -> list[DuplicateClip
     references = run.references.sentences(run.figures["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
     device = run.context.runtime.torch_device()
-    pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.twins, device)
+    pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.near_duplicates, device)
     return [DuplicateClips(clips[p.first], clips[p.second], p.distance, p.verdict) for p in pairs]
 
 
@@ -326,7 +326,7 @@ def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
         return []
     table = Neighbours.open(run.context.path(run.neighbours))
     captions = {id: told for split in SPLITS for id, told in run.references.texts(split).items()}
-    most = run.options.shown.twins
+    most = run.options.shown.near_duplicates
     return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
 
 

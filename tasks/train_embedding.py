@@ -31,11 +31,11 @@ class EmbeddingTraining(FitOptions):
     """Passes over the training videos."""
     learning_rate: float = Field(2e-4, gt=0)
     """The highest learning rate."""
-    clip: float = Field(2.0, ge=0)
+    gradient_clip: float = Field(2.0, ge=0)
     """Longest gradient (norm over all weights); 0 lets every gradient through."""
-    videos: int = Field(128, ge=2)
-    """Videos in a batch: the more, the harder its hardest negatives."""
-    captions: int = Field(1, ge=1)
+    batch_size: int = Field(128, ge=2)
+    """Videos per batch: the more, the harder its hardest negatives."""
+    captions_per_video: int = Field(1, ge=1)
     """Captions of each video in a batch."""
     easy_epochs: int = Field(1, ge=0)
     """First epochs in which all negatives of a batch count. By the hardest alone from the start, all may end in one point."""
@@ -80,7 +80,13 @@ def train_embedding(
     torch.manual_seed(config.seed)
     net = VisualSemantic(options.net, access.sizes, len(references.vocabulary))
     batches = CaptionBatches(
-        access, captions, references.caption_indices("train"), ids, config.videos, config.captions, config.seed
+        access,
+        captions,
+        references.caption_indices("train"),
+        ids,
+        config.batch_size,
+        config.captions_per_video,
+        config.seed,
     )
 
     def validate() -> ValidationResult:

@@ -36,8 +36,8 @@ class TaggerTraining(FitOptions):
     """Passes over the training videos."""
     learning_rate: float = Field(2e-3, gt=0)
     """The highest learning rate."""
-    videos: int = Field(16, ge=1)
-    """Videos in a batch."""
+    batch_size: int = Field(16, ge=1, serialization_alias="videos")
+    """Videos per batch."""
     seed: int = Field(0, ge=0)
     """Seed of weights, dropout and order."""
 
@@ -99,7 +99,7 @@ def train_tagger(
         label="learning words",
         model=net,
         objective=Objective(words=(1.0, TagLoss())),
-        batches=TagBatches(ids, clips, targets, config.videos, config.seed),
+        batches=TagBatches(ids, clips, targets, config.batch_size, config.seed),
         options=config,
         result="tagger.safetensors",
         metadata={"net": net.options.model_dump(mode="json"), "words": words},

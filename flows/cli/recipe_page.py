@@ -36,7 +36,7 @@ def describe_recipes() -> list[dict[str, Any]]:
     found = []
     for name in shipped_recipes():
         recipe = load_recipe(name)
-        about = " ".join(recipe.about.split())
+        about = " ".join(recipe.description.split())
         figures = [{"name": row.name, "scores": dict(row.scores)} for row in published(recipe)]
         kinds = {"dataset": recipe.dataset.kind, "captioner": recipe.captioner.kind}
         found.append({"name": name, "about": about, **kinds, "published": figures})

@@ -12,7 +12,7 @@ from tests.tasks.toy_run import ToyRun
 def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
     recipe = {
         "name": "toy",
-        "about": "a toy & a test",
+        "description": "a toy & a test",
         "dataset": {"name": "demo", "kind": "demo"},
         "features": {"scene": {"kind": "tagger", "weights": "trained"}},
         "captioner": {"kind": "sa_lstm", "features": ["scene"]},

@@ -35,7 +35,7 @@ RECIPE = {
     "text": {"min_count": 1, "max_words": 12},
     "neighbours": {"feature": "look", "k": 2},
     "captioner": {"kind": "sa_lstm", "features": ["look"], "embedding": 8, "hidden": 8, "attention": 8},
-    "seeding": {"epochs": 2, "videos": 4, "captions": 2},
+    "seeding": {"epochs": 2, "batch_size": 4, "captions_per_video": 2},
     "decoding": {"width": 2, "max_length": 8},
     "evaluation": {"meteor": False},
     "report": {"frames": 2},
@@ -276,7 +276,7 @@ def hold(context, options):
 
 @flow
 def holding():
-    job = hold.bind(Workspace.open(sys.argv[1]), Path("."), Runtime(slots="one-slot"), Options(), {})
+    job = hold.bind(Workspace.open(sys.argv[1]), Path("."), Runtime(concurrency_limit="one-slot"), Options(), {})
     run_as_task(job, "hold", False)
 
 holding()

@@ -32,7 +32,7 @@ from prefect.task_runners import TaskRunner
 from storage.errors import LongtakeError, TransientError, UsageError
 from tasks.extraction.engine import RowResult
 from tasks.extraction.shards import Shard, run_shards
-from tasks.framework.lost_console import outlive_console
+from tasks.framework.broken_pipe import survive_broken_pipe
 from tasks.framework.runtime import Runtime
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowRes
 def extract_shard(shard: Shard, title: str) -> list[RowResult]:
     """One shard in a worker, with one result per pending row: also for those that an earlier try, whose worker was lost,
     left in the stores."""
-    outlive_console()
+    survive_broken_pipe()
     results = list(run_shards([shard], shard.runtime))
     known = {(result.feature, result.id) for result in results}
     return results + [

@@ -84,9 +84,9 @@ def pipeline(add: Planner, recipe: Recipe) -> None:
     results["scores"] = add(
         evaluate,
         recipe.evaluation,
+        captioners=captioners,
         captions=captions,
         text=text.part(*dict.fromkeys((split, "train"))),
-        captioners=captioners,
         features=read,
     )
     add(report, page_options(recipe), **results)

@@ -18,7 +18,7 @@ from tests.flows.toy_place import AFTER_SEED, FRAMES, LABELS, Place, executed, n
 def test_at_first_everything_is_missing(workspace: Workspace, world: Path) -> None:
     plan = plan_pipeline(recipe_on(world), workspace)
     assert [(step.label, step.state, step.reason) for step in plan.steps] == [
-        (n, "missing", "never made") for n in LABELS
+        (n, "missing", "not computed yet") for n in LABELS
     ]
     assert feature_progress(plan) == [{"feature": "scene", "fresh": 0, "wanted": 18}]
 
@@ -111,7 +111,7 @@ def test_force_makes_a_stage_and_all_that_depends_on_it_again(place: Place) -> N
     plan = place.plan(force=["seed"])
     assert {step.label: step.state for step in plan.to_do} == dict.fromkeys(AFTER_SEED, "forced")
     whys = {step.label: step.reason for step in plan.to_do}
-    assert whys["seed"] == "forced by --force" and whys["evaluate"] == "seed, caption made again"
+    assert whys["seed"] == "forced by --force" and whys["evaluate"] == "seed, caption recomputed"
     assert [step.label for step in place.plan(force=["prepare_text"]).to_do] == ["prepare_text", *LABELS[3:]]
     assert [step.label for step in place.plan(force=["catalogue"]).to_do] == LABELS
     assert [step.label for step in place.plan(force=["evaluate"], until="evaluate").to_do] == ["evaluate"]
@@ -147,4 +147,4 @@ def test_an_earlier_run_that_failed_does_not_hide_what_was_never_made(place: Pla
 
 def test_another_recipe_shares_results_and_calls_its_own_missing(place: Place) -> None:
     plan = place.plan(name="other")
-    assert [(step.label, step.state, step.reason) for step in plan.to_do] == [("report", "missing", "never made")]
+    assert [(step.label, step.state, step.reason) for step in plan.to_do] == [("report", "missing", "not computed yet")]

@@ -28,10 +28,10 @@ def test_replacing_a_test_clip_leaves_training_alone_and_extracts_that_one(place
     found = place.to_do()
     assert list(found) == TEST_VIDEOS
     assert found["catalogue"] == "1 video changed"
-    assert "catalogue (videos/test) changed" in found["caption"]
+    assert "catalogue (videos/test)" in found["caption"]
     assert feature_progress(place.plan()) == [{"feature": "scene", "fresh": 17, "wanted": 18}]
     assert executed(place.plan()) == TEST_VIDEOS
-    done = place.plan().steps[4].done
+    done = place.plan().steps[4].completion
     assert done is not None and done.summary["extracted"] == {"scene": 1}
 
 
@@ -107,7 +107,7 @@ def test_a_feature_store_that_is_gone_makes_extraction_stale_alone(place: Place,
     assert feature_progress(place.plan())[0]["fresh"] == 0
     assert executed(place.plan()) == ["extract_features"]
     assert place.to_do() == {}
-    done = place.plan().steps[4].done
+    done = place.plan().steps[4].completion
     assert done is not None and done.summary["extracted"] == ({} if what == "group" else {"scene": 18})
 
 
@@ -131,7 +131,7 @@ def test_files_that_could_not_be_read_are_tried_again_when_asked(place: Place) -
     executed(place.plan())
     assert place.to_do() == {}
     plan = place.plan(runtime__retry_quarantined=True)
-    assert plan.steps[0].why == "1 files that could not be read are tried again"
+    assert plan.steps[0].reason == "1 files that could not be read are tried again"
     assert [step.state for step in plan.steps if step.label in TEST_VIDEOS] == ["forced"] * len(TEST_VIDEOS)
 
 

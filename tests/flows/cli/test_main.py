@@ -175,7 +175,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     assert shown.code == 0 and "7 of 9 stages would run" in shown.out and "sample_frames[clips]" in shown.out
     stages = longtake(*arguments, "--json").json["stages"]
     assert [stage["state"] for stage in stages] == ["done"] * 2 + ["missing"] * 7
-    assert stages[0]["items"] == 18 and stages[2]["why"] == "never made"
+    assert stages[0]["items"] == 18 and stages[2]["why"] == "not computed yet"
     changed = longtake(*arguments, "--set", "text.min_count=1", "--json").json["stages"]
     assert (changed[1]["state"], changed[1]["why"]) == ("stale", "min_count 3 -> 1")
     short = longtake(*arguments, "--until", "prepare_text")

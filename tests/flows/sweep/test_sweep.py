@@ -27,7 +27,6 @@ from flows.sweep.definition import (
     variants_of,
     with_seed,
 )
-from flows.sweep.run import sweep_from_json, sweep_to_json
 from flows.sweep.table import Result, Spread, failures, rows_of, write_results
 from storage.errors import UsageError
 from storage.workspace import Workspace
@@ -161,11 +160,6 @@ def test_the_runs_of_a_sweep_have_names_of_their_own(place: Place) -> None:
         if cell.plan
     }
     assert len(names) == 8 and all(len(name) <= 64 for name in names)
-
-
-def test_a_sweep_survives_the_way_through_plain_values(tmp_path: Path) -> None:
-    sweep = find_sweep("glrg-table3", seeds=2, settings=["seeding.epochs=2"], data=tmp_path)
-    assert sweep_from_json(json.loads(json.dumps(sweep_to_json(sweep)))) == sweep
 
 
 def toy_results() -> tuple[Sweep, list[Result], dict[str, list[float]]]:

@@ -65,8 +65,8 @@ def find_neighbours(
             "'longtake status' lists what is missing"
         )
     key, contents = access.about[options.feature]["key"], _digest(pooled)
-    facts = NeighbourFacts(options.feature, key, options.metric, options.k, len(items.ids), contents)
-    _find_blocks(context, options, items, queries, facts)
+    metadata = NeighbourFacts(options.feature, key, options.metric, options.k, len(items.ids), contents)
+    _find_blocks(context, options, items, queries, metadata)
     blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(queries)]
     write_parquet(context.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
     left_out = [problem for split in pooled.values() for problem in split.left_out]
@@ -122,10 +122,10 @@ def _find_blocks(
     options: NeighbourOptions,
     items: PooledFeature,
     queries: dict[Split, PooledFeature],
-    facts: NeighbourFacts,
+    metadata: NeighbourFacts,
 ) -> None:
     """Write the missing blocks."""
-    missing = [block for block in _blocks(queries) if read_block(block_path(context.folder, *block), facts) is None]
+    missing = [block for block in _blocks(queries) if read_block(block_path(context.folder, *block), metadata) is None]
     total = sum(len(found.ids) for found in queries.values())
     with progress_bar("finding neighbours", total, "videos") as bar:
         bar.update_to(total - sum(stop - start for _, start, stop in missing))
@@ -136,6 +136,6 @@ def _find_blocks(
         for split, start, stop in missing:
             ids, vectors = queries[split].ids[start:stop], queries[split].vectors[start:stop]
             found = search.of_items(start, stop) if split == "train" else search.of(vectors)
-            table = neighbour_table(ids, split, items.ids, found.numbers, found.distances, facts)
+            table = neighbour_table(ids, split, items.ids, found.numbers, found.distances, metadata)
             write_parquet(block_path(context.folder, split, start, stop), table)
             bar.advance(stop - start)

@@ -6,7 +6,6 @@ kill costs one block."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -19,7 +18,7 @@ from models.metrics.java import JavaFailed
 from models.metrics.meteor import Meteor
 from storage.catalogue import Catalogue
 from storage.errors import BadInput, LongtakeError
-from storage.files.atomic import write_bytes
+from storage.files.atomic import replacing
 from storage.files.hashing import digest_rows
 from storage.options import Options
 from storage.records import ArtifactRef
@@ -67,7 +66,8 @@ def _weights(folder: Path, rows: list[_Caption]) -> Iterator[NDArray[np.float64]
                 path = folder / f"block-{digest_rows((id, str(index), words) for id, index, words in block)}.npy"
                 if not path.exists():
                     videos = ([row[2] for row in video] for _, video in groupby(block, itemgetter(0)))
-                    _save(path, np.array(meteor.leave_one_out(videos)))
+                    with replacing(path) as temp, temp.open("wb") as file:
+                        np.save(file, np.array(meteor.leave_one_out(videos)), allow_pickle=False)
                 yield np.load(path, allow_pickle=False)
                 bar.advance(len(block))
     except JavaFailed as error:
@@ -89,9 +89,3 @@ def _blocks(rows: list[_Caption]) -> Iterator[list[_Caption]]:
             block = []
     if block:
         yield block
-
-
-def _save(path: Path, weights: NDArray[np.float64]) -> None:
-    data = io.BytesIO()
-    np.save(data, weights, allow_pickle=False)
-    write_bytes(path, data.getvalue())

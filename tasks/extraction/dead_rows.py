@@ -8,7 +8,7 @@ from storage.features.store import FeatureStore
 from storage.runs import RunRecord, latest_runs
 from storage.workspace import Workspace
 from tasks.extraction.extractors import IMPORTED
-from tasks.framework.feature_access import read_about, read_rows
+from tasks.framework.feature_access import read_feature_metadata, read_rows
 
 
 @dataclass(frozen=True)
@@ -58,5 +58,5 @@ def _rows_of(workspace: Workspace, run: RunRecord) -> dict[str, dict[str, str]] 
     if workspace.done("extract_features", extraction) is None:
         return None
     folder = workspace.folder("extract_features", extraction)
-    about = read_about(folder)
-    return {about[name]["store"]: keys for name, keys in read_rows(folder).items()}
+    metadata = read_feature_metadata(folder)
+    return {metadata[name]["store"]: keys for name, keys in read_rows(folder).items()}

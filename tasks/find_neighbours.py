@@ -19,7 +19,7 @@ from models.neighbours import ROWS, Metric, NearestItems
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import BadInput, MissingFeatures
 from storage.files.atomic import write_parquet
-from storage.neighbours import NeighbourFacts, block_path, neighbour_table, read_block
+from storage.neighbours import NeighbourMetadata, block_path, neighbour_table, read_block
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem, Split
 from tasks.framework.feature_access import FeatureAccess
@@ -65,7 +65,7 @@ def find_neighbours(
             "'longtake status' lists what is missing"
         )
     key, contents = access.about[options.feature]["key"], _digest(pooled)
-    metadata = NeighbourFacts(options.feature, key, options.metric, options.k, len(items.ids), contents)
+    metadata = NeighbourMetadata(options.feature, key, options.metric, options.k, len(items.ids), contents)
     _find_blocks(context, options, items, queries, metadata)
     blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(queries)]
     write_parquet(context.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
@@ -122,7 +122,7 @@ def _find_blocks(
     options: NeighbourOptions,
     items: PooledFeature,
     queries: dict[Split, PooledFeature],
-    metadata: NeighbourFacts,
+    metadata: NeighbourMetadata,
 ) -> None:
     """Write the missing blocks."""
     missing = [block for block in _blocks(queries) if read_block(block_path(context.folder, *block), metadata) is None]

@@ -19,7 +19,7 @@ from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia
 from storage.media.frame_sampling import Sampling
-from storage.media.resize import Fit
+from storage.media.resize import FrameTransform
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
@@ -121,10 +121,10 @@ def _load(
     context: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
 ) -> tuple[list[str], list[np.ndarray]]:
     """The small frames of all training videos. What cannot be decoded is left out here and quarantined by extraction."""
-    fit = Fit(size=(options.net.size, options.net.size))
+    transform = FrameTransform(size=(options.net.size, options.net.size))
     loaded, clips = [], []
     with progress_bar("reading training frames", len(ids), "videos") as bar:
-        for id, frames in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, fit):
+        for id, frames in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, transform):
             bar.advance()
             if not isinstance(frames, BadMedia):
                 loaded.append(id)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from storage.catalogue import Catalogue
 from storage.errors import BadMedia
-from storage.files.file_cache import Probed
+from storage.files.file_cache import CachedProbe
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Sampling
-from storage.media.frame_stream import WHOLE, DecodeJob, Event, FrameRequest, gather, restart, stream_frames
-from storage.media.probe import Probe, Sampled
-from storage.media.resize import Fit
+from storage.media.frame_stream import DecodeJob, Event, FrameRequest, gather, restart, stream_frames
+from storage.media.probe import Probe, SampledFrames
+from storage.media.resize import UNCHANGED, FrameTransform
 from tasks.catalogue import probe_files
 from tasks.framework.stage import StageContext
 
@@ -31,18 +31,18 @@ def probes_of(
             yield id, _as_probe(found[contents[id]])
 
 
-def _as_probe(probed: Probed) -> Probe | BadMedia:
-    if probed.facts is None or probed.pts is None:
+def _as_probe(probed: CachedProbe) -> Probe | BadMedia:
+    if probed.metadata is None or probed.pts is None:
         return BadMedia(probed.bad_kind, probed.bad_reason)
-    return Probe(**probed.facts, pts=probed.pts)
+    return Probe(**probed.metadata, pts=probed.pts)
 
 
 def read_frames(
     context: StageContext,
     catalogue: Catalogue,
     wanted: Mapping[str, Mapping[str, Sampling]],
-    fit: Fit = WHOLE,
-) -> Iterator[tuple[str, dict[str, Sampled] | BadMedia]]:
+    transform: FrameTransform = UNCHANGED,
+) -> Iterator[tuple[str, dict[str, SampledFrames] | BadMedia]]:
     """wanted: video id -> name -> sampling. Yields each video with its frames by name, or with the reason why not: in order,
     but those that could not be probed come last. All frames of a video are in memory together."""
     decoding: deque[str] = deque()
@@ -54,7 +54,7 @@ def read_frames(
                 unreadable.append((id, probe))
             else:
                 decoding.append(id)
-                requests = {name: FrameRequest(sampling, fit) for name, sampling in wanted[id].items()}
+                requests = {name: FrameRequest(sampling, transform) for name, sampling in wanted[id].items()}
                 yield DecodeJob(catalogue.path_of(id), requests, catalogue.records[id].segment, probe)
 
     with DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool:
@@ -63,7 +63,7 @@ def read_frames(
     yield from unreadable
 
 
-def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, Sampled] | BadMedia:
+def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, SampledFrames] | BadMedia:
     try:
         return gather(events)
     except BadMedia as bad:

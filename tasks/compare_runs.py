@@ -19,7 +19,7 @@ from storage.options import Options
 from storage.records import ArtifactRef
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.text.references import References
-from tasks.framework.feature_access import read_about
+from tasks.framework.feature_access import read_feature_metadata
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.report import run_scores
 from tasks.reporting import description as report_words
@@ -133,7 +133,7 @@ def _page(runs: Sequence[_Run]) -> ComparisonPage:
 def _column(run: _Run) -> RunColumn:
     figures, recipe = run.figures, run.about.recipe
     kind = recipe["captioner"]["kind"]
-    about = read_about(run.folders["features"])
+    about = read_feature_metadata(run.folders["features"])
     others = dict(report_words.caption_figures(figures))
     return RunColumn(
         label=run.label,

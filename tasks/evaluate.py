@@ -92,7 +92,7 @@ def evaluate(
     if copies is None:
         not_computed["Copied"] = "the training captions were not given"
 
-    places: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     if why := _no_retrieval(options.self_retrieval, len(everything), captioner, features):
         not_computed["Self-retrieval"] = why
     elif captioner and features:
@@ -100,7 +100,7 @@ def evaluate(
         net, access = open_trained(context, vocabulary, features, captioner, parts)
         with meter("self-retrieval", len(everything), "videos") as shown:
             device = context.runtime.torch_device()
-            places = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
+            ranks = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
 
     masking = None
     if options.attention_masking:
@@ -120,13 +120,13 @@ def evaluate(
         "corpus": figures,
         "intervals": intervals(scored.scores),
         "diversity": diversity(everything.values(), copies).named(),
-        "self_retrieval": recall_at(places) if places else None,
+        "self_retrieval": recall_at(ranks) if ranks else None,
         "attention_masking": masking,
         "not_computed": not_computed,
         "without_java": options.meteor and "METEOR" in not_computed and _no_java(),
         "not_captioned": sorted(references.keys() - hypotheses.keys()),
         "per_video": scored.scores.per_video,
-        "retrieval_places": places,
+        "retrieval_places": ranks,
     }
     write_json(context.folder / "scores.json", result)
     return StageResult(len(hypotheses), {name: round(value, 6) for name, value in figures.items() if value is not None})

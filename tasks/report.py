@@ -28,21 +28,21 @@ from tasks.evaluation.near_duplicates import captioned_duplicates
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.reporting import description as report_words
+from tasks.reporting import description
 from tasks.reporting.attention_maps import (
     AttentionMap,
-    Places,
-    boxes_beside,
-    cells_of,
+    RegionBoxes,
+    boxes_feature,
     find_attention_maps,
-    looks_again,
+    grid_cells,
+    needs_captioner,
     region_feature,
 )
-from tasks.reporting.curves import masking_curve, phase_points, run_curves
-from tasks.reporting.page import Clip, DuplicateClips, ReportPage, Score, StageLine
-from tasks.reporting.pictures import NONE, Pictures, take_pictures, write_pictures
-from tasks.reporting.published import BENCHMARKS
+from tasks.reporting.frame_images import NO_IMAGES, FrameImages, decode_frame_images, write_frame_images
+from tasks.reporting.published_scores import BENCHMARKS
 from tasks.reporting.rendering import render_report
+from tasks.reporting.report_page import DuplicateClips, ReportClip, ReportPage, Score, StageLine
+from tasks.reporting.training_curves import masking_curve, phase_points, run_curves
 from tasks.seed import captioner_options, load_captioner
 from tasks.train_tagger import load_tagger
 
@@ -57,7 +57,7 @@ class ReportOptions(Options):
     width: int = Field(112, ge=16)
     """width of a frame in pixels"""
     twins: int = Field(12, ge=0)
-    """most pairs of near twins"""
+    """most pairs of near duplicates"""
 
 
 class PageOptions(Options):
@@ -90,7 +90,7 @@ def report(
     inputs |= {"captions": captions, "scores": scores}
     run = _Run(context, options, inputs)
     page = _page(run)
-    write_pictures(context.folder, run.pictures)
+    write_frame_images(context.folder, run.pictures)
     write_text(context.folder / "report.html", render_report(page))
     return StageResult(len(page.clips), {"clips": len(page.clips)})
 
@@ -143,14 +143,14 @@ class _Run:
         return _chosen(self.captioned, self.figures["per_video"], self.options.shown.clips)
 
     @cached_property
-    def pictures(self) -> dict[str, Pictures]:
+    def pictures(self) -> dict[str, FrameImages]:
         ids = [row.video_id for row in self.rows if row.video_id in self.table.usable_keys]
-        return take_pictures(self.context, self.table, ids, self.options.shown.frames, self.options.shown.width)
+        return decode_frame_images(self.context, self.table, ids, self.options.shown.frames, self.options.shown.width)
 
 
 def _page(run: _Run) -> ReportPage:
     recipe, figures, about = run.recipe, run.figures, run.access.about
-    told = (run.table, run.references, about, recipe, figures)
+    inputs = (run.table, run.references, about, recipe, figures)
     kind = recipe["dataset"]["kind"]
     done = read_done(run.context.path(run.inputs["scores"]))
     phases = {"seeding": "seeded", "boosting": "boosted", "tagger": "tagger"}
@@ -162,22 +162,22 @@ def _page(run: _Run) -> ReportPage:
         recipe_name=recipe["name"],
         about=recipe["about"].strip(),
         made_at=done.made_at if done else "",
-        story=report_words.story(*told),
-        facts=report_words.facts(*told),
-        alarms=report_words.alarms(about),
-        warnings=report_words.warnings(figures),
+        summary=description.summary(*inputs),
+        metadata=description.metadata(*inputs),
+        critical_warnings=description.random_weight_warnings(about),
+        warnings=description.warnings(figures),
         scores=run_scores(figures),
         curves=run_curves(phase_points(folders)),
         masking=masking_curve(figures),
         clips=list(clips.values()),
         not_shown=not_shown,
-        twins=_near_duplicates(run, clips),
+        near_duplicates=_near_duplicates(run, clips),
         training_duplicates=_training_duplicates(run),
         problems=[(p.item, p.kind, p.reason, p.where) for p in problems],
         stages=_stage_lines(run),
         recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         published=BENCHMARKS[kind].rows if kind in BENCHMARKS else (),
-        published_note=report_words.published_note(kind, figures),
+        published_note=description.published_note(kind, figures),
     )
 
 
@@ -200,27 +200,27 @@ def _chosen(rows: list[CaptionRow], per_video: Mapping[str, Mapping[str, float]]
     return [ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int)] if most else []
 
 
-def _clips(run: _Run) -> tuple[dict[str, Clip], list[str]]:
+def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
     """video id -> its clip, and what could not be shown."""
     split = run.figures["split"]
     references, words = run.references.texts(split), _words_found(run)
-    gazes, not_shown = _attention_maps(run)
+    maps, not_shown = _attention_maps(run)
     clips = {}
     for row in run.rows:
-        pictures, gaze = run.pictures.get(row.video_id, NONE), gazes.get(row.video_id, AttentionMap())
-        clips[row.video_id] = Clip(
+        images, attended = run.pictures.get(row.video_id, NO_IMAGES), maps.get(row.video_id, AttentionMap())
+        clips[row.video_id] = ReportClip(
             video_id=row.video_id,
             split=split,
             caption=row.caption,
             log_prob=row.log_prob,
             references=references.get(row.video_id, []),
             scores=clip_scores(run.figures["per_video"].get(row.video_id, {})),
-            frames=pictures.frames,
-            frame_times=pictures.times,
-            attention=(row.caption.split(), gaze.weights) if gaze.weights else None,
-            timeline=gaze.timeline,
-            regions=gaze.regions,
-            key_time=gaze.key_time,
+            frames=images.frames,
+            frame_times=images.times,
+            attention=(row.caption.split(), attended.weights) if attended.weights else None,
+            timeline=attended.timeline,
+            regions=attended.regions,
+            key_time=attended.key_time,
             words=words.get(row.video_id, ()),
         )
     return clips, not_shown
@@ -235,28 +235,28 @@ def _attention_maps(run: _Run) -> tuple[dict[str, AttentionMap], list[str]]:
     if not run.rows:
         return {}, []
     vocabulary, device, net = run.references.vocabulary, run.context.runtime.torch_device(), None
-    if looks_again(run.captioner):
+    if needs_captioner(run.captioner):
         net = load_captioner(run.checkpoint, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
-    places, not_shown = _places(run)
-    return find_attention_maps(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
+    boxes, not_shown = _region_boxes(run)
+    return find_attention_maps(net, run.captioner, run.access, boxes, vocabulary, run.rows, device), not_shown
 
 
-def _places(run: _Run) -> tuple[Places | None, list[str]]:
-    """Where the regions are that the captioner looks at; if that is not known, why."""
+def _region_boxes(run: _Run) -> tuple[RegionBoxes | None, list[str]]:
+    """The boxes of the regions that the captioner attends to; if they are not known, why."""
     name = region_feature(run.captioner, run.access)
     if name is None:
         return None, []
     feature = run.recipe["features"][name]
     if feature.get("output") == "grid":
-        cells = cells_of(int(run.access.about[name]["shape"][0]))
-        return (Places(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
-    beside = boxes_beside(run.recipe["features"], name)
+        cells = grid_cells(int(run.access.about[name]["shape"][0]))
+        return (RegionBoxes(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
+    beside = boxes_feature(run.recipe["features"], name)
     if beside is None:
         return None, [
             f"The boxes of the regions '{name}' were not kept, so what words look at within a frame cannot be drawn; "
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
-    return Places(
+    return RegionBoxes(
         boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.inputs["features"]), (beside,))
     ), []
 
@@ -279,14 +279,14 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
         read, _ = run.access.read([row.video_id])
         with torch.inference_mode():
-            chances = read[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(read[names[0]]))[0]
-            likely = chances.topk(min(8, len(words)))
+            probabilities = read[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(read[names[0]]))[0]
+            likely = probabilities.topk(min(8, len(words)))
         pairs = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
-        found[row.video_id] = [(words[n], chance) for n, chance in pairs]
+        found[row.video_id] = [(words[n], probability) for n, probability in pairs]
     return found
 
 
-def _near_duplicates(run: _Run, clips: Mapping[str, Clip]) -> list[DuplicateClips]:
+def _near_duplicates(run: _Run, clips: Mapping[str, ReportClip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
     access = FeatureAccess.open(run.context.workspace, run.context.path(run.inputs["features"]), (feature,))

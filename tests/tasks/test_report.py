@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.reporting.frame_images import read_frame_images
-
 from storage.results import read_captions, read_scores
 from tasks.report import PageOptions, ReportOptions, report
 from tasks.reporting.charts import plain_number
+from tasks.reporting.frame_images import read_frame_images
 from tests.tasks.toy_run import ToyRun
 
 

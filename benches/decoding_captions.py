@@ -19,13 +19,10 @@ that of nn.LSTM, in processor time."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
+from measuring import arguments, best_of, exit_by_limits, require
 from torch import Tensor, nn
 
 from models.captioner import Captioner
@@ -40,34 +37,6 @@ ROWS, SIZE, WIDTH, LONGEST = 28, 1536, 5, 20
 EMBEDDING, HIDDEN, ATTENTION, DROPOUT = 468, 512, 256, 0.5
 TRAIN_VIDEOS, TRAIN_CAPTIONS = 32, 5
 GRANULES = {"words": 300, "actions": 400, "objects": 1000}
-MISSED: list[str] = []
-
-
-def hold(held: bool, what: str) -> None:
-    if not held:
-        MISSED.append(what)
-
-
-@dataclass(frozen=True)
-class Took:
-    """Seconds of the processor and of the clock, each the least of its rounds."""
-
-    cpu: float
-    wall: float
-
-    def over(self, other: Took) -> str:
-        return f"{self.cpu / other.cpu:.2f} (wall {self.wall / other.wall:.2f})"
-
-
-def in_turns(runs: Sequence[Callable[[], object]], rounds: int) -> list[Took]:
-    """Each run once a round, one after the other, so that a busy moment hits all."""
-    took: list[list[tuple[float, float]]] = [[] for _ in runs]
-    for _ in range(rounds):
-        for run, times in zip(runs, took, strict=True):
-            cpu, wall = time.process_time(), time.perf_counter()
-            run()
-            times.append((time.process_time() - cpu, time.perf_counter() - wall))
-    return [Took(*(min(column) for column in zip(*times, strict=True))) for times in took]
 
 
 def fresh(words: int) -> Captioner:
@@ -135,15 +104,15 @@ def searching(videos: int, words: int, rounds: int) -> None:
     def one_by_one() -> None:
         plain[:] = [plain_beam(captioner, video)[1] for video in frames]
 
-    ours, theirs = in_turns([batched, one_by_one], rounds)
+    ours, theirs = best_of([batched, one_by_one], rounds)
     same = sum(a == b for a, b in zip(plain, found, strict=True))
     length = sum(map(len, found)) / len(found)
     print(f"beam {WIDTH}, {videos} videos of {ROWS} x {SIZE}, {words} words, {length:.1f} tokens a caption")
     print(f"  batched                              {ours.cpu:8.1f} s")
     print(f"  a step a hypothesis and a video      {theirs.cpu:8.1f} s")
     print(f"  ratio {theirs.over(ours)}; {same} of {videos} captions are the same")
-    hold(same == videos, f"{videos - same} captions differ")
-    hold(theirs.cpu >= 10 * ours.cpu, f"beam search is {theirs.cpu / ours.cpu:.1f} times faster, 10 wanted")
+    require(same == videos, f"{videos - same} captions differ")
+    require(theirs.cpu >= 10 * ours.cpu, f"beam search is {theirs.cpu / ours.cpu:.1f} times faster, 10 wanted")
 
 
 class Plain(nn.Module):
@@ -251,13 +220,13 @@ def training(words: int, rounds: int) -> None:
 def _race(what: str, rivals: list[tuple[str, nn.Module, Callable[[], Tensor]]], rounds: int) -> None:
     """Training steps of the first against the others; the second is the one to hold."""
     steps = [_stepping(model, forward) for _, model, forward in rivals]
-    in_turns(steps, 1)
-    took = in_turns(steps, 3 * rounds)
+    best_of(steps, 1)
+    took = best_of(steps, 3 * rounds)
     print(f"training step of {what}, {TRAIN_VIDEOS} videos x {TRAIN_CAPTIONS} captions")
     for (name, _, _), time_of in zip(rivals, took, strict=True):
         print(f"  {name:<36} {1e3 * time_of.cpu:8.0f} ms  {what} takes {took[0].over(time_of)} of it")
     ratio = took[0].cpu / took[1].cpu
-    hold(ratio <= 1.15, f"a training step of {what} takes {ratio:.2f} of nn.LSTM's, 1.15 wanted")
+    require(ratio <= 1.15, f"a training step of {what} takes {ratio:.2f} of nn.LSTM's, 1.15 wanted")
 
 
 def _stepping(model: nn.Module, forward: Callable[[], Tensor]) -> Callable[[], None]:
@@ -274,14 +243,12 @@ def _stepping(model: nn.Module, forward: Callable[[], Tensor]) -> Callable[[], N
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--videos", type=int, default=670, help="videos to be captioned")
     parser.add_argument("--words", type=int, default=4065, help="size of the vocabulary")
     parser.add_argument("--rounds", type=int, default=2, help="the least of so many rounds counts")
-    arguments = parser.parse_args()
+    chosen = parser.parse_args()
     torch.set_num_threads(1)
-    searching(arguments.videos, arguments.words, arguments.rounds)
-    training(arguments.words, arguments.rounds)
-    for what in MISSED:
-        print(f"missed: {what}")
-    sys.exit(1 if MISSED else 0)
+    searching(chosen.videos, chosen.words, chosen.rounds)
+    training(chosen.words, chosen.rounds)
+    exit_by_limits()

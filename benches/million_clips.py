@@ -9,9 +9,7 @@ database by real runs. Everything in ASSUMED is not measured: speeds of a GPU, o
 
 from __future__ import annotations
 
-import argparse
 import os
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +22,7 @@ import numpy as np
 import torch
 from bookkeeping import build as build_bookkeeping
 from extraction import draw, videos
+from measuring import arguments, sa_lstm_training, timed
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
@@ -51,18 +50,10 @@ ASSUMED = {
 }
 
 
-def cpu_seconds() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
 def cost(work: Callable[[], object], times: int = 1) -> float:
     """CPU seconds of one call, after one that is not counted."""
     work()
-    began = cpu_seconds()
-    for _ in range(times):
-        work()
-    return (cpu_seconds() - began) / times
+    return timed(lambda: [work() for _ in range(times)]).cpu / times
 
 
 def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]:
@@ -110,30 +101,14 @@ def stored(path: Path, shapes: dict[str, tuple[int, int]], rows: int = 500) -> d
 
 
 def training_step(path: Path) -> float:
-    from models.captioners.lstm import SaLstmOptions
-    from models.losses.cross_entropy import CrossEntropy
-    from models.training.loop import FitOptions, fit
-    from models.training.objective import Objective
-    from models.zoo import build_captioner
-    from tasks.framework.feature_access import FeatureAccess
-    from tasks.training.batches import CaptionBatches
-
     store = FeatureStore.create(path, provenance={"extractor_key": "x"})
     random = np.random.default_rng(1)
     with store.writer() as writer:
         for n in range(256):
             writer.add(f"v{n}", "key", random.standard_normal((28, 2048)).astype(np.float16))
-    view = store.view()
-    ids = sorted(view.lengths())
-    access = FeatureAccess(("look",), {"look": view}, {"look": dict.fromkeys(ids, "key")}, {"look": {"size": 2048}})
-    captions = {id: [[1, *random.integers(4, 10_000, size=10).tolist(), 2]] for id in ids}
-    batches = CaptionBatches(access, captions, {id: [0] for id in ids}, ids, 64, 1, seed=0)
-    captioner = build_captioner(SaLstmOptions(features=("look",)), access.sizes, 10_000)
-    progress = fit(captioner, Objective(xe=(1.0, CrossEntropy(0.0))), batches, FitOptions(epochs=2, learning_rate=5e-4))
-    next(progress)
-    began = cpu_seconds()
-    next(progress)
-    return cpu_seconds() - began
+    _, training = sa_lstm_training(store.view(), 64)
+    next(training)
+    return timed(lambda: next(training)).cpu
 
 
 def planned(folder: Path, count: int) -> dict[str, float]:
@@ -251,7 +226,7 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
             "",
         ),
         (
-            "a look that finds nothing new",
+            "a scan that finds no changes",
             f"{clips / 1e5 * m['plan with nothing to do, 100,000 clips (s)']:,.0f} s",
             "",
         ),
@@ -259,7 +234,7 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--clips", type=int, default=1_000_000)
     parser.add_argument("--quick", action="store_true", help="fewer clips to measure by")
     parser.add_argument(

@@ -82,11 +82,11 @@ def no_op(data: Path, recipe: Path, root: Path) -> tuple[float, float]:
         [sys.executable, "-m", "flows.cli", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout and process.stderr
-    said = process.stdout.read().decode()
+    printed = process.stdout.read().decode()
     complaints = process.stderr.read().decode()
     _, status, usage = os.wait4(process.pid, 0)
-    if status or "Nothing to do" not in said:
-        sys.exit(f"the command did not end well:\n{said}\n{complaints}")
+    if status or "Nothing to do" not in printed:
+        sys.exit(f"the command did not end well:\n{printed}\n{complaints}")
     return time.monotonic() - began, usage.ru_maxrss / 1024
 
 
@@ -110,8 +110,8 @@ def main() -> None:
             planning = timed(partial(plan_again, data, recipe, root)).wall
             again = timed(lambda: [digest_file(path) for path in (data / "videos").iterdir()]).wall  # noqa: B023
         base = base or seconds
-        figures = f"{count:>8,} {seconds:>8.1f} s {planning:>13.2f} s {1e6 * planning / count:>11.0f} {megabytes:>8.0f}"
-        print(f"{figures} {again:>16.2f} s   ({seconds / base:.1f} x the time of {counts[0]:,})")
+        columns = f"{count:>8,} {seconds:>8.1f} s {planning:>13.2f} s {1e6 * planning / count:>11.0f} {megabytes:>8.0f}"
+        print(f"{columns} {again:>16.2f} s   ({seconds / base:.1f} x the time of {counts[0]:,})")
 
 
 if __name__ == "__main__":

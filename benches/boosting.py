@@ -137,11 +137,11 @@ class Boosting:
 
 def baseline_seconds(rewards: Tensor) -> float:
     """Processor time of the baseline."""
-    owner = torch.arange(VIDEOS).repeat_interleave(SAMPLES)
+    video_index = torch.arange(VIDEOS).repeat_interleave(SAMPLES)
     times = []
     for _ in range(20):
         began = time.thread_time()
-        against_samples(rewards, owner)
+        against_samples(rewards, video_index)
         times.append(time.thread_time() - began)
     return min(times)
 
@@ -173,8 +173,8 @@ def main(steps: int) -> None:
     for name, training in trained.items():
         rewards = statistics.median(training.rewards)
         share = rewards / took[name]
-        figures = f"{1 / took[name]:>8.2f}{1e3 * took[name]:>7.0f} ms{1e3 * rewards:>8.1f} ms{share:>9.2%}"
-        print(f"{name:<46}{figures}")
+        columns = f"{1 / took[name]:>8.2f}{1e3 * took[name]:>7.0f} ms{1e3 * rewards:>8.1f} ms{share:>9.2%}"
+        print(f"{name:<46}{columns}")
         assert training.reward.asked is not None
         if ways[name] in (ours, words):
             baseline = baseline_seconds(ways[name](*training.reward.asked))

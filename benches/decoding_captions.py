@@ -64,20 +64,20 @@ def plain_beam(captioner: Captioner, frames: Tensor) -> tuple[float, list[int]]:
     best: tuple[float, list[int]] = (-torch.inf, [])
     for t in range(LONGEST + 1):
         grown = []
-        for score, said, state in running:
-            logits, after, _ = captioner.decoder.step(torch.tensor(said[-1:]), state, memory)
+        for score, tokens, state in running:
+            logits, after, _ = captioner.decoder.step(torch.tensor(tokens[-1:]), state, memory)
             log_probs = torch.log_softmax(logits[0], -1)
             log_probs[[PAD, BOS, UNK]] = -torch.inf
             if t == LONGEST:
-                grown.append((score + float(log_probs[EOS]), [*said, EOS], after))
+                grown.append((score + float(log_probs[EOS]), [*tokens, EOS], after))
                 continue
             values, words = log_probs.topk(2 * WIDTH)
             for value, word in zip(values.tolist(), words.tolist(), strict=True):
-                grown.append((score + value, [*said, word], after))
+                grown.append((score + value, [*tokens, word], after))
         grown.sort(key=lambda hypothesis: -hypothesis[0])
-        for score, said, _ in grown[:WIDTH]:
-            if said[-1] == EOS and score > best[0]:
-                best = score, said[1:]
+        for score, tokens, _ in grown[:WIDTH]:
+            if tokens[-1] == EOS and score > best[0]:
+                best = score, tokens[1:]
         running = [hypothesis for hypothesis in grown[: 2 * WIDTH] if hypothesis[1][-1] != EOS][:WIDTH]
         if not running or best[0] >= running[0][0]:
             break
@@ -133,7 +133,7 @@ class Plain(nn.Module):
         self.drop = nn.Dropout(DROPOUT)
 
     def forward(self, batch: Batch) -> Tensor:
-        """B videos with N captions -> the mean cross-entropy of their real words."""
+        """B videos with N captions -> the mean cross-entropy of their valid words."""
         assert batch.tokens is not None and batch.owner is not None
         mask = batch.masks["frames"]
         rows = self.drop(self.project(batch.features["frames"]))
@@ -141,23 +141,23 @@ class Plain(nn.Module):
         words = self.drop(self.embed(batch.tokens[:, :-1]))
         hidden, cell = torch.tanh(self.start(mean)).chunk(2, -1)
         if self.attend:
-            states, contexts = [], []
+            hiddens, contexts = [], []
             keys, rows, mask = self.key(rows)[batch.owner], rows[batch.owner], mask[batch.owner]
             for word in words.unbind(1):
                 scores = self.score(torch.tanh(keys + self.query(hidden).unsqueeze(1))).squeeze(-1)
                 context = torch.bmm(masked_softmax(scores, mask).unsqueeze(1), rows).squeeze(1)
                 hidden, cell = self.cell(torch.cat([word, context], -1), (hidden, cell))
-                states.append(hidden)
+                hiddens.append(hidden)
                 contexts.append(context)
-            said, seen = torch.stack(states, 1), torch.stack(contexts, 1)
+            states, context = torch.stack(hiddens, 1), torch.stack(contexts, 1)
         else:
-            seen = mean.unsqueeze(1).expand(-1, words.shape[1], -1)
-            said, _ = self.lstm(
-                torch.cat([words, seen], -1), (hidden.unsqueeze(0).contiguous(), cell.unsqueeze(0).contiguous())
+            context = mean.unsqueeze(1).expand(-1, words.shape[1], -1)
+            states, _ = self.lstm(
+                torch.cat([words, context], -1), (hidden.unsqueeze(0).contiguous(), cell.unsqueeze(0).contiguous())
             )
-        real = batch.tokens[:, 1:] != PAD
-        mixed = torch.tanh(self.mix(torch.cat([self.drop(said[real]), seen[real], words[real]], -1)))
-        return nn.functional.cross_entropy(self.predict(self.drop(mixed)), batch.tokens[:, 1:][real])
+        valid = batch.tokens[:, 1:] != PAD
+        mixed = torch.tanh(self.mix(torch.cat([self.drop(states[valid]), context[valid], words[valid]], -1)))
+        return nn.functional.cross_entropy(self.predict(self.drop(mixed)), batch.tokens[:, 1:][valid])
 
 
 class PlainFed(nn.Module):
@@ -173,14 +173,14 @@ class PlainFed(nn.Module):
         self.drop = nn.Dropout(DROPOUT)
 
     def forward(self, batch: Batch) -> Tensor:
-        """B videos with N captions -> the mean cross-entropy of their real words."""
+        """B videos with N captions -> the mean cross-entropy of their valid words."""
         assert batch.tokens is not None and batch.owner is not None
         fused = torch.cat([project(batch.features[name][:, 0]) for name, project in self.project.items()], -1)
         video = self.first(self.drop(fused))[batch.owner].unsqueeze(1)
         words = self.drop(self.embed(batch.tokens[:, 1:-1]))
-        said, _ = self.lstm(torch.cat([video, words], 1))
-        real = batch.tokens[:, 1:] != PAD
-        return nn.functional.cross_entropy(self.predict(self.drop(said[real])), batch.tokens[:, 1:][real])
+        states, _ = self.lstm(torch.cat([video, words], 1))
+        valid = batch.tokens[:, 1:] != PAD
+        return nn.functional.cross_entropy(self.predict(self.drop(states[valid])), batch.tokens[:, 1:][valid])
 
 
 def captions(words: int, features: dict[str, Tensor]) -> Batch:
@@ -189,18 +189,20 @@ def captions(words: int, features: dict[str, Tensor]) -> Batch:
     N = TRAIN_VIDEOS * TRAIN_CAPTIONS
     tokens = torch.randint(4, words, (N, 12), generator=draw)
     lengths = torch.randint(4, 11, (N, 1), generator=draw) + 1  # the place of EOS
-    places = torch.arange(12)
-    tokens = torch.where(places < lengths, tokens, torch.where(places == lengths, EOS, PAD))
+    positions = torch.arange(12)
+    tokens = torch.where(positions < lengths, tokens, torch.where(positions == lengths, EOS, PAD))
     tokens[:, 0] = BOS
     masks = {name: torch.ones(rows.shape[:2], dtype=torch.bool) for name, rows in features.items()}
-    owner = torch.arange(TRAIN_VIDEOS).repeat_interleave(TRAIN_CAPTIONS)
-    return Batch(tuple(map(str, range(TRAIN_VIDEOS))), features, masks, tokens, owner)
+    video_index = torch.arange(TRAIN_VIDEOS).repeat_interleave(TRAIN_CAPTIONS)
+    return Batch(tuple(map(str, range(TRAIN_VIDEOS))), features, masks, tokens, video_index)
 
 
 def training(words: int, rounds: int) -> None:
     draw = torch.Generator().manual_seed(3)
-    seen = captions(words, {"frames": torch.randn(TRAIN_VIDEOS, ROWS, SIZE, generator=draw)})
-    told = captions(words, {name: torch.rand(TRAIN_VIDEOS, 1, size, generator=draw) for name, size in GRANULES.items()})
+    frames = captions(words, {"frames": torch.randn(TRAIN_VIDEOS, ROWS, SIZE, generator=draw)})
+    granules = captions(
+        words, {name: torch.rand(TRAIN_VIDEOS, 1, size, generator=draw) for name, size in GRANULES.items()}
+    )
     sa_lstm, fused, cells = fresh(words), Plain(words, attend=False), Plain(words, attend=True)
     options = GlRgOptions(features=tuple(GRANULES), projection=HIDDEN, embedding=HIDDEN, hidden=HIDDEN, dropout=DROPOUT)
     glrg, fed = build_glrg(options, GRANULES, words), PlainFed(words)
@@ -208,13 +210,13 @@ def training(words: int, rounds: int) -> None:
     _race(
         "sa_lstm",
         [
-            ("sa_lstm", sa_lstm, lambda: loss(sa_lstm, seen)),
-            ("nn.LSTM, mean of the rows", fused, lambda: fused(seen)),
-            ("nn.LSTMCell, the same attention", cells, lambda: cells(seen)),
+            ("sa_lstm", sa_lstm, lambda: loss(sa_lstm, frames)),
+            ("nn.LSTM, mean of the rows", fused, lambda: fused(frames)),
+            ("nn.LSTMCell, the same attention", cells, lambda: cells(frames)),
         ],
         rounds,
     )
-    _race("glrg", [("glrg", glrg, lambda: loss(glrg, told)), ("nn.LSTM", fed, lambda: fed(told))], rounds)
+    _race("glrg", [("glrg", glrg, lambda: loss(glrg, granules)), ("nn.LSTM", fed, lambda: fed(granules))], rounds)
 
 
 def _race(what: str, rivals: list[tuple[str, nn.Module, Callable[[], Tensor]]], rounds: int) -> None:

@@ -52,7 +52,7 @@ def main() -> None:
         speeds = measure(readers, data, options.batch)
         print(f"{options.videos} x [{options.length}, {options.width}] float16, batches of {options.batch}")
         print(f"{'':36}{'videos/s':>10}{'Longtake is':>14}{'files':>8}")
-        counts = {name: sum(1 for f in path.rglob("*") if f.is_file()) for name, path in places(Path(folder)).items()}
+        counts = {name: sum(1 for f in path.rglob("*") if f.is_file()) for name, path in folders(Path(folder)).items()}
         for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
             print(f"{name:36}{speed:>10,.0f}{speeds[OURS] / speed:>12.2f} x{counts.get(name, ''):>8}")
         if options.steps:
@@ -77,7 +77,7 @@ def write_store(path: Path, data: np.ndarray) -> FeatureStore:
     return store
 
 
-def places(folder: Path) -> dict[str, Path]:
+def folders(folder: Path) -> dict[str, Path]:
     """Where each way keeps its files."""
     return {
         OURS: folder / "ours",
@@ -94,7 +94,7 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
     """Write the data in every form; each yields a function from video numbers (B,) to (B, L, D)."""
     ids = [f"video{n}" for n in range(len(data))]
     shape = data.shape[1:]
-    where = places(folder)
+    where = folders(folder)
     for name, path in where.items():
         if name != OURS:
             path.mkdir()

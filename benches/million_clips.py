@@ -68,14 +68,14 @@ def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]
         )
         for name, (net, _) in NETS.items()
     }
-    looks = {name: net.request(NETS[name][1], "bench") for name, net in nets.items()}
-    jobs = [DecodeJob(path, looks, None, probe(path)) for path in paths]
+    requests = {name: net.request(NETS[name][1], "bench") for name, net in nets.items()}
+    jobs = [DecodeJob(path, requests, None, probe(path)) for path in paths]
     found["decode a clip, one pass for both nets (s)"] = cost(
         lambda: [gather(stream_frames(job)) for job in jobs]
     ) / len(jobs)
-    seen = gather(stream_frames(jobs[0]))
+    frames = gather(stream_frames(jobs[0]))
     for name, net in nets.items():
-        items = torch.from_numpy(seen[name].images[:8])
+        items = torch.from_numpy(frames[name].images[:8])
         found[f"{name}: {NETS[name][0]}, an item (s)"] = cost(lambda net=net, items=items: net(items)) / len(items)
     found |= stored(folder / "store", {"objects": (28, 2048), "actions": (8, 512)})
     found["train a step of 64 videos (s)"] = training_step(folder / "train")
@@ -177,7 +177,7 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
         prices["price of a core (dollars an hour)"],
         prices["price of a machine with one GPU and 8 cores (dollars an hour)"],
     )
-    looks = clips * (m["probe a clip (s)"] + m["decode a clip, one pass for both nets (s)"]) / 3600
+    decoding = clips * (m["probe a clip (s)"] + m["decode a clip, one pass for both nets (s)"]) / 3600
     objects, actions = (
         frames * m["objects: resnet101, an item (s)"] / 3600,
         windows * m["actions: r3d_18, an item (s)"] / 3600,
@@ -191,17 +191,17 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
         "training": steps / ASSUMED["training steps of 64 videos a GPU does in a second"] / 3600,
         "neighbours": 2.0 * clips**2 * 512 / ASSUMED["exact neighbours on a GPU (float32 operations a second)"] / 3600,
     }
-    extraction = max(looks / 8, on_gpu["objects"] + on_gpu["actions"])
+    extraction = max(decoding / 8, on_gpu["objects"] + on_gpu["actions"])
     machines = extraction + on_gpu["training"] + on_gpu["neighbours"]
-    cores = looks + objects + actions + training + neighbours
+    cores = decoding + objects + actions + training + neighbours
     shards = clips / SHARD
     rows = (shards + m["task runs of a pipeline"]) * m["database rows a task run"]
     features = clips * m["bytes of a clip's features"]
     storage = (features + clips * ASSUMED["bytes of a source clip"]) / 1e9
     monthly = storage * ASSUMED["price of object storage (dollars a GB and month)"]
-    waits = "the 8 cores that decode" if looks / 8 > on_gpu["objects"] + on_gpu["actions"] else "the GPU"
+    waits = "the 8 cores that decode" if decoding / 8 > on_gpu["objects"] + on_gpu["actions"] else "the GPU"
     return [
-        ("probe and decode", f"{looks:,.0f} core hours", f"{looks / 8:,.0f} h on the 8 cores of a machine"),
+        ("probe and decode", f"{decoding:,.0f} core hours", f"{decoding / 8:,.0f} h on the 8 cores of a machine"),
         ("ResNet-101, 28 frames", f"{objects:,.0f} core hours", f"{on_gpu['objects']:,.1f} GPU hours"),
         ("r3d_18, 8 clips of 16", f"{actions:,.0f} core hours", f"{on_gpu['actions']:,.1f} GPU hours"),
         ("extraction on one machine", "", f"{extraction:,.0f} h; what it waits for: {waits}"),

@@ -97,8 +97,8 @@ def best(run: Callable[[], object], repeats: int) -> float:
 
 
 def line(name: str, rival: float, ours: float, difference: float, floor: float = 0.0) -> None:
-    figures = f"{1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}"
-    print(f"{name:<44} {figures}")
+    columns = f"{1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}"
+    print(f"{name:<44} {columns}")
     require(difference < 1e-12, f"{name}: scores differ by {difference:.1e}")
     require(rival / ours >= floor, f"{name}: {rival / ours:.0f} x, {floor:.0f} x wanted")
 
@@ -109,12 +109,12 @@ def compare() -> None:
     truth = corpus[:VIDEOS]
     # a sample is a reference of its video with every fourth word or so replaced
     strange = draw.integers(FIRST_WORD, 10_000, (VIDEOS, SAMPLES))
-    said = [
+    samples = [
         [[w if draw.random() < 0.75 else int(strange[video, n]) for w in truth[video][n]] for n in range(SAMPLES)]
         for video in range(VIDEOS)
     ]
     video_of = np.repeat(np.arange(VIDEOS), SAMPLES)
-    flat = [words for video in said for words in video]
+    flat = [words for video in samples for words in video]
     hypotheses = Sentences.from_lists(flat)
 
     began = time.perf_counter()
@@ -128,7 +128,7 @@ def compare() -> None:
         f"document frequencies of {CORPUS * REFERENCES:,} captions, indices, compiling: {time.perf_counter() - began:.1f} s"
     )
 
-    spoken = {i: [" ".join(map(str, words))] for i, words in enumerate(flat)}
+    candidates = {i: [" ".join(map(str, words))] for i, words in enumerate(flat)}
     written = {i: [" ".join(map(str, words)) for words in video] for i, video in enumerate(one_each)}
     plain = DictCiderD(
         [[list(map(str, w)) for w in v] for v in corpus], [[list(map(str, w)) for w in v] for v in truth]
@@ -147,8 +147,8 @@ def compare() -> None:
         f"{len(flat)} captions x {REFERENCES} references {'rival':>21} {'ours':>11} {'ratio':>9}   largest difference"
     )
     cider = Cider()
-    rival = best(lambda: cider.compute_score(written, spoken), 2)
-    difference = gap(cider_d(metric, hypotheses, items), cider.compute_score(written, spoken)[1])
+    rival = best(lambda: cider.compute_score(written, candidates), 2)
+    difference = gap(cider_d(metric, hypotheses, items), cider.compute_score(written, candidates)[1])
     line("CIDEr, pycocoevalcap's Cider", rival, best(lambda: cider_d(metric, hypotheses, items), 50), difference, 200)
     grouped = VideoCaptions.from_lists(one_each)
     with_index = best(lambda: cider_d(NgramIndex.build(grouped), hypotheses, items), 10)
@@ -158,20 +158,20 @@ def compare() -> None:
     line("CIDEr-D, dicts, corpus document frequencies", best(lambda: by_dict(False), 2), ours, difference, 200)
     line("  the same, references weighed beforehand", best(lambda: by_dict(True), 3), ours, difference)
     bleu = Bleu(4)
-    line("BLEU-4, pycocoevalcap's Bleu", best(lambda: bleu.compute_score(written, spoken, verbose=0), 3),
+    line("BLEU-4, pycocoevalcap's Bleu", best(lambda: bleu.compute_score(written, candidates, verbose=0), 3),
          best(lambda: bleu_4(reward, hypotheses, video_of), 50),
-         gap(bleu_4(reward, hypotheses, video_of), bleu.compute_score(written, spoken, verbose=0)[1][3]), 100)  # fmt: skip
+         gap(bleu_4(reward, hypotheses, video_of), bleu.compute_score(written, candidates, verbose=0)[1][3]), 100)  # fmt: skip
     rouge = Rouge()
-    line("ROUGE-L, pycocoevalcap's Rouge", best(lambda: rouge.compute_score(written, spoken), 3),
+    line("ROUGE-L, pycocoevalcap's Rouge", best(lambda: rouge.compute_score(written, candidates), 3),
          best(lambda: rouge_l(reward, hypotheses, video_of), 50),
-         gap(rouge_l(reward, hypotheses, video_of), rouge.compute_score(written, spoken)[1]), 100)  # fmt: skip
+         gap(rouge_l(reward, hypotheses, video_of), rouge.compute_score(written, candidates)[1]), 100)  # fmt: skip
     word_level(reward, flat, video_of)
 
 
-def word_level(index: NgramIndex, said: list[list[int]], video_of: NDArray[np.int64]) -> None:
+def word_level(index: NgramIndex, sentences: list[list[int]], video_of: NDArray[np.int64]) -> None:
     """Rewards as training calls them, on padded tensors."""
-    samples = torch.zeros(len(said), max(map(len, said)), dtype=torch.int64)
-    for row, words in enumerate(said):
+    samples = torch.zeros(len(sentences), max(map(len, sentences)), dtype=torch.int64)
+    for row, words in enumerate(sentences):
         samples[row, : len(words)] = torch.tensor(words)
     videos = torch.from_numpy(video_of)
     rewards: dict[str, Consensus | LocalDiscriminative] = {

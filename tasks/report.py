@@ -140,7 +140,7 @@ class _Run:
         return Catalogue(self.context.path(self.catalogue), self.context.data)
 
     @cached_property
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         return read_scores(self.context.path(self.scores))
 
     @cached_property
@@ -166,7 +166,7 @@ class _Run:
 
     @cached_property
     def rows(self) -> list[CaptionRow]:
-        return _chosen(self.captioned, self.figures["per_video"], self.options.shown.clips)
+        return _chosen(self.captioned, self.metrics["per_video"], self.options.shown.clips)
 
     @cached_property
     def pictures(self) -> dict[str, FrameImages]:
@@ -175,8 +175,8 @@ class _Run:
 
 
 def _page(run: _Run) -> ReportPage:
-    recipe, figures, about = run.recipe, run.figures, run.access.about
-    inputs = (run.table, run.references, about, recipe, figures)
+    recipe, metrics, about = run.recipe, run.metrics, run.access.about
+    inputs = (run.table, run.references, about, recipe, metrics)
     kind = recipe["dataset"]["kind"]
     done = read_done(run.context.path(run.scores))
     folders = {phase: run.context.path(refs[0]) for phase, refs in run.phases.items() if refs}
@@ -190,10 +190,10 @@ def _page(run: _Run) -> ReportPage:
         summary=description.summary(*inputs),
         metadata=description.metadata(*inputs),
         critical_warnings=description.random_weight_warnings(about),
-        warnings=description.warnings(figures),
-        scores=run_scores(figures),
+        warnings=description.warnings(metrics),
+        scores=run_scores(metrics),
         curves=run_curves(phase_points(folders)),
-        masking=masking_curve(figures),
+        masking=masking_curve(metrics),
         clips=list(clips.values()),
         not_shown=not_shown,
         near_duplicates=_near_duplicates(run, clips),
@@ -202,16 +202,16 @@ def _page(run: _Run) -> ReportPage:
         stages=_stage_lines(run),
         recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         published=BENCHMARKS[kind].rows if kind in BENCHMARKS else (),
-        published_note=description.published_note(kind, figures),
+        published_note=description.published_note(kind, metrics),
     )
 
 
-def run_scores(figures: Mapping[str, Any]) -> list[Score]:
+def run_scores(metrics: Mapping[str, Any]) -> list[Score]:
     """The scores of an evaluation on the scale of the papers' tables, with their intervals."""
-    note = f"{figures['videos']:,} {figures['split']} videos"
+    note = f"{metrics['videos']:,} {metrics['split']} videos"
     found = []
-    for name, value in figures["corpus"].items():
-        edges = figures.get("intervals", {}).get(name)  # evaluations before version 3 have none
+    for name, value in metrics["corpus"].items():
+        edges = metrics.get("intervals", {}).get(name)  # evaluations before version 3 have none
         interval = (100 * edges[0], 100 * edges[1]) if edges else None
         found.append(Score(name, 100 * value, note=note, interval=interval))
     return found
@@ -227,7 +227,7 @@ def _chosen(rows: list[CaptionRow], per_video: Mapping[str, Mapping[str, float]]
 
 def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
     """video id -> its clip, and what could not be shown."""
-    split = run.figures["split"]
+    split = run.metrics["split"]
     references, words = run.references.texts(split), _words_found(run)
     maps, not_shown = _attention_maps(run)
     clips = {}
@@ -239,7 +239,7 @@ def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
             caption=row.caption,
             log_prob=row.log_prob,
             references=references.get(row.video_id, []),
-            scores=clip_scores(run.figures["per_video"].get(row.video_id, {})),
+            scores=clip_scores(run.metrics["per_video"].get(row.video_id, {})),
             frames=images.frames,
             frame_times=images.times,
             attention=(row.caption.split(), attended.weights) if attended.weights else None,
@@ -313,7 +313,7 @@ def _near_duplicates(run: _Run, clips: Mapping[str, ReportClip]) -> list[Duplica
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
     access = FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (feature,))
-    references = run.references.sentences(run.figures["split"])
+    references = run.references.sentences(run.metrics["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
     device = run.context.runtime.torch_device()
     pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.twins, device)
@@ -325,7 +325,7 @@ def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
     if run.neighbours is None:
         return []
     table = Neighbours.open(run.context.path(run.neighbours))
-    captions = {id: told for split in SPLITS for id, told in run.references.texts(split).items()}
+    captions = {id: texts for split in SPLITS for id, texts in run.references.texts(split).items()}
     most = run.options.shown.twins
     return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
 

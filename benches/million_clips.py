@@ -171,65 +171,54 @@ def database(path: Path) -> tuple[int, int, int]:
 
 def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
     """(what, on cores alone, with GPUs): hours of cores or GPUs, dollars, bytes, rows."""
-    frames, windows = 28 * clips, 8 * clips
-    prices = {name: value for name, value in ASSUMED.items() if name.startswith("price")}
-    core, gpu = (
-        prices["price of a core (dollars an hour)"],
-        prices["price of a machine with one GPU and 8 cores (dollars an hour)"],
-    )
+    frames, windows, steps = 28 * clips, 8 * clips, clips * CAPTIONS * EPOCHS / 64
     decoding = clips * (m["probe a clip (s)"] + m["decode a clip, one pass for both nets (s)"]) / 3600
-    objects, actions = (
-        frames * m["objects: resnet101, an item (s)"] / 3600,
-        windows * m["actions: r3d_18, an item (s)"] / 3600,
-    )
-    steps = clips * CAPTIONS * EPOCHS / 64
-    training = steps * m["train a step of 64 videos (s)"] / 3600
-    neighbours = (clips / 1000) * (clips / 4000) * m["exact neighbours of 1,000 among 4,000 (s)"] / 3600
-    on_gpu = {
+    core_hours = {
+        "objects": frames * m["objects: resnet101, an item (s)"] / 3600,
+        "actions": windows * m["actions: r3d_18, an item (s)"] / 3600,
+        "training": steps * m["train a step of 64 videos (s)"] / 3600,
+        "neighbours": (clips / 1000) * (clips / 4000) * m["exact neighbours of 1,000 among 4,000 (s)"] / 3600,
+    }
+    gpu_hours = {
         "objects": frames / ASSUMED["objects a GPU does in a second (frames, float16)"] / 3600,
         "actions": windows / ASSUMED["actions a GPU does in a second (clips of 16 frames, float16)"] / 3600,
         "training": steps / ASSUMED["training steps of 64 videos a GPU does in a second"] / 3600,
         "neighbours": 2.0 * clips**2 * 512 / ASSUMED["exact neighbours on a GPU (float32 operations a second)"] / 3600,
     }
-    extraction = max(decoding / 8, on_gpu["objects"] + on_gpu["actions"])
-    machines = extraction + on_gpu["training"] + on_gpu["neighbours"]
-    cores = decoding + objects + actions + training + neighbours
-    shards = clips / SHARD
-    rows = (shards + m["task runs of a pipeline"]) * m["database rows a task run"]
+    nets = gpu_hours["objects"] + gpu_hours["actions"]
+    extraction = max(decoding / 8, nets)
+    waits = "the 8 cores that decode" if decoding / 8 > nets else "the GPU"
+    machines = extraction + gpu_hours["training"] + gpu_hours["neighbours"]
+    cores = decoding + sum(core_hours.values())
+    core_price = ASSUMED["price of a core (dollars an hour)"]
+    gpu_price = ASSUMED["price of a machine with one GPU and 8 cores (dollars an hour)"]
+    task_runs = clips / SHARD + m["task runs of a pipeline"]
+    rows, megabytes = task_runs * m["database rows a task run"], task_runs * m["database bytes a task run"] / 1e6
     features = clips * m["bytes of a clip's features"]
     storage = (features + clips * ASSUMED["bytes of a source clip"]) / 1e9
     monthly = storage * ASSUMED["price of object storage (dollars a GB and month)"]
-    waits = "the 8 cores that decode" if decoding / 8 > on_gpu["objects"] + on_gpu["actions"] else "the GPU"
+
+    def hours(what: str, name: str, decimals: int = 1) -> tuple[str, str, str]:
+        return what, f"{core_hours[name]:,.0f} core hours", f"{gpu_hours[name]:,.{decimals}f} GPU hours"
+
     return [
         ("probe and decode", f"{decoding:,.0f} core hours", f"{decoding / 8:,.0f} h on the 8 cores of a machine"),
-        ("ResNet-101, 28 frames", f"{objects:,.0f} core hours", f"{on_gpu['objects']:,.1f} GPU hours"),
-        ("r3d_18, 8 clips of 16", f"{actions:,.0f} core hours", f"{on_gpu['actions']:,.1f} GPU hours"),
+        hours("ResNet-101, 28 frames", "objects"),
+        hours("r3d_18, 8 clips of 16", "actions"),
         ("extraction on one machine", "", f"{extraction:,.0f} h; what it waits for: {waits}"),
-        (
-            f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions a clip",
-            f"{training:,.0f} core hours",
-            f"{on_gpu['training']:,.1f} GPU hours",
-        ),
-        ("exact neighbours", f"{neighbours:,.0f} core hours", f"{on_gpu['neighbours']:,.2f} GPU hours"),
+        hours(f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions a clip", "training"),
+        hours("exact neighbours", "neighbours", 2),
         (
             "computing in all",
-            f"{cores:,.0f} core hours, ${cores * core:,.0f}",
-            f"{machines:,.0f} machine hours, ${machines * gpu:,.0f}",
+            f"{cores:,.0f} core hours, ${cores * core_price:,.0f}",
+            f"{machines:,.0f} machine hours, ${machines * gpu_price:,.0f}",
         ),
         ("features", f"{features / 1e9:,.0f} GB in {clips / 1000 * m['files of 1,000 clips']:,.0f} files", ""),
         ("features and sources on object storage", f"{storage / 1000:,.1f} TB, ${monthly:,.0f} a month", ""),
-        (f"task runs with runtime.shard={SHARD}", f"{shards + m['task runs of a pipeline']:,.0f}", ""),
+        (f"task runs with runtime.shard={SHARD}", f"{task_runs:,.0f}", ""),
         ("the same with 64 videos a shard", f"{clips / 64 + m['task runs of a pipeline']:,.0f}", ""),
-        (
-            "database",
-            f"{rows:,.0f} rows, {rows / m['database rows a task run'] * m['database bytes a task run'] / 1e6:,.0f} MB",
-            "",
-        ),
-        (
-            "a scan that finds no changes",
-            f"{clips / 1e5 * m['plan with nothing to do, 100,000 clips (s)']:,.0f} s",
-            "",
-        ),
+        ("database", f"{rows:,.0f} rows, {megabytes:,.0f} MB", ""),
+        ("a scan that finds no changes", f"{clips / 1e5 * m['plan with nothing to do, 100,000 clips (s)']:,.0f} s", ""),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Annotated, Any, Protocol
 from uuid import uuid4
 
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
@@ -21,7 +22,6 @@ from flows.serving.security import SecurityMiddleware
 from flows.serving.worker import WorkerDied, WorkerTimeout
 
 PAGE = Path(__file__).with_name("page")
-_FILES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
 _BODY = {
     "requestBody": {
         "required": True,
@@ -95,16 +95,8 @@ def make_app(worker: CaptionBackend, limits: Limits, names: Iterable[str] = ()) 
     ) -> CaptionAnswer:
         return CaptionAnswer(**await uploads.caption(request, n_best, frames))
 
-    for route, name in _FILES.items():
-        app.get(route, include_in_schema=False)(_sender(PAGE / name))
+    app.mount("/", StaticFiles(directory=PAGE, html=True))
     return SecurityMiddleware(app, names)  # outermost, so that an error of ours has its headers too
-
-
-def _sender(path: Path) -> Callable[[], Awaitable[FileResponse]]:
-    async def send() -> FileResponse:
-        return FileResponse(path)
-
-    return send
 
 
 class Uploads:

@@ -20,10 +20,10 @@ from measuring import arguments, timed
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
-from storage.catalogue import take_inventory
+from storage.catalogue import snapshot_dataset
 from storage.datasets import read_dataset
 from storage.features.store import FeatureStore
-from storage.files.file_cache import FileCache, Probed
+from storage.files.file_cache import CachedProbe, FileCache
 from storage.files.hashing import digest_file
 from storage.workspace import Workspace
 from tasks.catalogue import PROBE_VERSION
@@ -57,10 +57,10 @@ def build(folder: Path, videos: int) -> tuple[Path, Path, Path]:
                 file.write(json.dumps({"video": path.stem, "caption": f"{text} {n % 97}"}) + "\n")
     workspace = Workspace.open(root)
     loaded = load_recipe(str(recipe), (), data)
-    inventory = take_inventory(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
+    inventory = snapshot_dataset(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
     pts = np.arange(48) / 24
     FileCache(workspace.file_cache_path).note_probes(
-        dict.fromkeys(inventory.contents.values(), Probed(PROBE, pts)), PROBE_VERSION
+        dict.fromkeys(inventory.contents.values(), CachedProbe(PROBE, pts)), PROBE_VERSION
     )
     plan = plan_pipeline(loaded, workspace, until="extract_features")
     (source,) = plan.steps[-1].prepared.values()

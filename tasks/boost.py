@@ -123,7 +123,7 @@ def boost(
     net = captioner_options(start)
     references = References(context.path(text))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
-    captions = references.numbers("train")
+    captions = references.token_ids("train")
     ids = access.usable(sorted(captions))
     if not ids:
         raise MissingFeatures(
@@ -140,7 +140,7 @@ def boost(
     batches = CaptionBatches(
         access,
         captions,
-        references.ns("train"),
+        references.caption_indices("train"),
         ids,
         how.videos,
         wanted,

@@ -138,7 +138,7 @@ def seed(
     device, how = context.runtime.torch_device(), options.seeding
     references = References(context.path(text))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
-    captions = references.numbers("train")
+    captions = references.token_ids("train")
     ids = access.usable(sorted(captions))
     if not ids:
         raise MissingFeatures(
@@ -154,7 +154,7 @@ def seed(
     batches = CaptionBatches(
         access,
         captions,
-        references.ns("train"),
+        references.caption_indices("train"),
         ids,
         how.videos,
         how.captions,

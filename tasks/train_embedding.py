@@ -67,19 +67,21 @@ def train_embedding(
     device, config = context.runtime.torch_device(), options.training
     references = References(context.path(text))
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
-    captions = references.numbers("train")
+    captions = references.token_ids("train")
     ids = access.usable(sorted(captions))
     if len(ids) < 2:
         raise MissingFeatures(
             f"an embedding tells videos apart, and {len(ids)} training videos have both captions and features; "
             "'longtake status' lists what is missing"
         )
-    validation = references.numbers("val")
+    validation = references.token_ids("val")
     validation = {id: validation[id] for id in access.usable(sorted(validation))}
 
     torch.manual_seed(config.seed)
     net = VisualSemantic(options.net, access.sizes, len(references.vocabulary))
-    batches = CaptionBatches(access, captions, references.ns("train"), ids, config.videos, config.captions, config.seed)
+    batches = CaptionBatches(
+        access, captions, references.caption_indices("train"), ids, config.videos, config.captions, config.seed
+    )
 
     def validate() -> ValidationResult:
         found = retrieval(net, access, validation, device)
@@ -130,10 +132,10 @@ def retrieval(
     """Videos and their captions as BOS w1 .. wn EOS -> R@1, 5 and 10 of captions for videos and of videos for captions."""
     rows = [numbers[1:] for of_video in captions.values() for numbers in of_video]
     counts = torch.tensor([len(of_video) for of_video in captions.values()], device=device)
-    owner = torch.arange(len(captions), device=device).repeat_interleave(counts)
+    video_index = torch.arange(len(captions), device=device).repeat_interleave(counts)
     starts = range(0, len(rows), _BATCH)
     said = torch.cat([net.sentences(pad(rows[start : start + _BATCH]).to(device)) for start in starts])
-    return recalls(said, embed_videos(net, access, list(captions), device), owner)
+    return recalls(said, embed_videos(net, access, list(captions), device), video_index)
 
 
 @torch.no_grad()

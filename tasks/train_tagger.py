@@ -19,7 +19,7 @@ from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia
 from storage.media.frame_sampling import Sampling
-from storage.media.resize import Fit
+from storage.media.resize import FrameTransform
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
@@ -121,10 +121,10 @@ def _load(
     context: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
 ) -> tuple[list[str], list[np.ndarray]]:
     """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
-    fit = Fit(size=(options.net.size, options.net.size))
+    transform = FrameTransform(size=(options.net.size, options.net.size))
     loaded, clips = [], []
     with progress_bar("reading training frames", len(ids), "videos") as shown:
-        for id, answer in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, fit):
+        for id, answer in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, transform):
             shown.advance()
             if not isinstance(answer, BadMedia):
                 loaded.append(id)

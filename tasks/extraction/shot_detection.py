@@ -8,7 +8,7 @@ from pathlib import Path
 from storage.errors import BadMedia
 from storage.media.decode_pool import DecodePool
 from storage.media.probe import Probe
-from storage.media.shots import Cuts, Seen, ShotJob, watch_cuts
+from storage.media.shots import Cuts, ScanProgress, ShotJob, detect_cuts
 from tasks.catalogue import nameless
 from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext
@@ -29,11 +29,11 @@ def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) ->
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         before = 0.0
-        streams = pool.stream(watch_cuts, [ShotJob(*files[content]) for content in todo], lambda _: Seen(0.0))
+        streams = pool.stream(detect_cuts, [ShotJob(*files[content]) for content in todo], lambda _: ScanProgress(0.0))
         for content, length, (job, pieces) in zip(todo, lengths, streams, strict=True):
             for piece in pieces:
                 match piece:
-                    case Seen():
+                    case ScanProgress():
                         shown.update_to(round(before + piece.seconds))
                     case Cuts():
                         context.file_cache.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)

@@ -16,9 +16,9 @@ from storage.catalogue import Catalogue
 from storage.datasets.user_files import ROOT, UserClip, clip_of, source_of
 from storage.errors import BadMedia, MissingFeatures
 from storage.files.file_cache import FileCache
-from storage.media.shots import Cuts, Segment, ShotOptions, shots, windows
+from storage.media.shots import Cuts, ShotOptions, shot_spans, window_spans
 from storage.options import Options
-from storage.records import Problem
+from storage.records import Problem, TimeSpan
 from storage.results import CaptionRow
 from storage.text.references import References
 from storage.workspace import Workspace
@@ -48,7 +48,7 @@ class ClipCaption:
     `times` the seconds of the positions that attention is spread over, where they are known."""
 
     path: Path
-    segment: Segment
+    segment: TimeSpan
     whole: bool
     caption: CaptionRow
     best: tuple[CaptionRow, ...]
@@ -136,7 +136,7 @@ class FileCaptioner:
 class _RankedClip:
     """The captions of a clip, whichever file holds it."""
 
-    segment: Segment | None
+    segment: TimeSpan | None
     duration: float
     best: tuple[CaptionRow, ...]
     times: tuple[float, ...] | None
@@ -184,9 +184,9 @@ def _cut(context: StageContext, table: Catalogue, cut: Cut) -> tuple[dict[str, l
             continue
         path, probe = good[id]
         if isinstance(cut, WindowOptions):
-            segments = windows(probe.duration, cut.seconds)
+            segments = window_spans(probe.duration, cut.seconds)
         elif isinstance(found, Cuts):
-            segments = shots(found, probe.duration, cut)
+            segments = shot_spans(found, probe.duration, cut)
         clips[id] = [clip_of(id, path, segment) for segment in (segments if len(segments) > 1 else [None])]
     return clips, problems
 

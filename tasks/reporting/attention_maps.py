@@ -16,7 +16,7 @@ from torch import Tensor
 from models.captioner import Captioner
 from models.captioners.g2l.captioner import G2lOptions
 from models.captioners.g2l.decoder import GruDecoder
-from models.captioners.g2l.encoder import G2lReader
+from models.captioners.g2l.encoder import G2lAttention
 from models.captioners.gld import TopDownOptions
 from models.captioners.vre.captioner import VreOptions
 from models.types import BOS
@@ -192,13 +192,13 @@ def _g2l_regions(
 ) -> Iterator[tuple[str, WordRegions]]:
     """Decode the captions again, teacher-forced, and record which regions of which key frames each word attends to."""
     decoder = cast(GruDecoder, captioner.decoder)
-    local = cast(G2lReader, decoder.reader).local
+    local = cast(G2lAttention, decoder.reader).local
     if local is None:
         return
     for batch, memory in _batches(captioner, access, rows, device):
         captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
         recorded: list[tuple[Tensor, Tensor]] = []
-        hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.look(*inputs)[:2]))  # noqa: B023
+        hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.regions(*inputs)[:2]))  # noqa: B023
         with torch.inference_mode():
             state = decoder.start(memory)
             for step in range(max(map(len, captions), default=0)):

@@ -203,7 +203,7 @@ def test_b1_compares_with_the_scores_of_the_true_captions(toy: ToyRun) -> None:
     how = BoostingOptions(baseline=TruthBaseline(), reward=mixture)
     policy = policy_gradient(references, how, 8)
     assert policy.truth is not None and len(policy.truth) == len(policy.numbers) == 10
-    captions = {id: [numbers[1:] for numbers in rows] for id, rows in references.numbers("train").items()}
+    captions = {id: [numbers[1:] for numbers in rows] for id, rows in references.token_ids("train").items()}
     # Every caption against all of its video's, itself among them, cannot be less than against the others alone.
     width = max(len(words) for rows in captions.values() for words in rows)
     for id, number in policy.numbers.items():

@@ -74,7 +74,7 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
 def look_and_note(job: DecodeJob) -> Iterator[Event]:
     """What a decoder does, with a note of each video it was given and the looks wanted of it."""
     with (job.path.parent / "notes.txt").open("a") as notes:
-        notes.write(f"{job.path.name} {len(job.looks)}\n")
+        notes.write(f"{job.path.name} {len(job.requests)}\n")
     yield from stream_frames(job)
 
 

@@ -85,7 +85,7 @@ def test_data_and_kind_replace_the_data_set(tmp_path: Path) -> None:
     ("setting", "said"),
     [
         ("about=x", "about: is now called 'description'"),
-        ("caption_weights.meteor=true", "weighing: is now called 'caption_weights'"),
+        ("weighing.meteor=true", "weighing: is now called 'caption_weights'"),
         ("seeding.sampling.points=[[0, 1.0]]", "seeding.sampling: is now called 'scheduled_sampling'"),
         ("seeding.videos=3", "seeding.videos: is now called 'batch_size'"),
         ("tagger.training.average=0.9", "tagger.training.average: is now called 'ema_decay'"),

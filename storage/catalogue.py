@@ -246,10 +246,10 @@ def compare(before: Catalogue, after: DatasetSnapshot) -> Changes:
     old = dict(zip(before.videos["id"].to_pylist(), before.videos["key"].to_pylist(), strict=True))
     new = after.record_keys
     both = old.keys() & new.keys()
-    told, tell = before.captions_of, after.captions_of
+    old_captions, new_captions = before.captions_of, after.captions_of
     return Changes(
         added=len(new.keys() - old.keys()),
         removed=len(old.keys() - new.keys()),
         changed=sum(old[id] != new[id] for id in both),
-        recaptioned=sum(old[id] == new[id] and told.get(id) != tell.get(id) for id in both),
+        recaptioned=sum(old[id] == new[id] and old_captions.get(id) != new_captions.get(id) for id in both),
     )

@@ -1,9 +1,9 @@
-"""The nouns that every room shares: a video, a caption, a problem, a reference to something made."""
+"""The records that every package shares: a video, a caption, a problem, a reference to a stage's result."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from storage.errors import UnsafeId
@@ -56,7 +56,7 @@ class Caption:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something about one item that was noticed and worked around. `kind` is a short stable word for counting;
-    `quarantined` says that the item takes no part in the run; otherwise it is only reported."""
+    a `quarantined` item takes no part in the run, any other is only reported."""
 
     item: str
     kind: str
@@ -87,14 +87,7 @@ class ArtifactRef:
         return ArtifactRef(f"{self.kind}:{name}", self.uri, self.parts[name], self.count, self.made_by, below)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "uri": self.uri,
-            "key": self.key,
-            "count": self.count,
-            "made_by": self.made_by,
-            "parts": dict(self.parts),
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ArtifactRef:

@@ -9,7 +9,7 @@ from prefect import flow
 from flows.caption import Captioner
 from flows.cli.caption_lines import lines_of, shown_problems
 from storage.media.shots import ShotOptions
-from storage.text.caption_formats import as_row
+from storage.text.caption_writers import as_row
 from tasks.framework.lost_console import outlive_console
 from tasks.framework.prefect_task import run_stage
 from tasks.framework.stage import StageRun

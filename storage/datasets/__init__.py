@@ -12,7 +12,7 @@ from pydantic import Field
 
 from storage.datasets.activitynet import FILES as ACTIVITYNET_FILES
 from storage.datasets.activitynet import ActivityNetOptions, read_activitynet
-from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, looked_for
+from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, searched_places
 from storage.datasets.coco import FILE as COCO_FILE
 from storage.datasets.coco import CocoOptions, read_coco
 from storage.datasets.dataset import Dataset
@@ -96,4 +96,4 @@ def detect_kind(root: Path) -> str:
         return "folder"
     names = [name for marks in _MARKS.values() for name in marks]
     tables = [f"any {suffix}" for suffix in TABLE_SUFFIXES]
-    raise BadInput(f"no captions; {looked_for(root, [*names, *tables])}; add one of them or pass another --data")
+    raise BadInput(f"no captions; {searched_places(root, [*names, *tables])}; add one of them or pass another --data")

@@ -79,7 +79,7 @@ def find_annotation(root: Path, name: str) -> Path | None:
     return next((path for folder in FOLDERS if (path := root / folder / name).is_file()), None)
 
 
-def looked_for(root: Path, names: Sequence[str]) -> str:
+def searched_places(root: Path, names: Sequence[str]) -> str:
     """The end of a message about a missing annotation file."""
     places = ", ".join(folder if folder != "." else "the folder itself" for folder in FOLDERS)
     return f"looked for {', '.join(names)} in {root} ({places})"

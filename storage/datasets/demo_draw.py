@@ -66,9 +66,9 @@ def _event(scene: Scene, size: int, fps: int) -> Floats:
     """The frames in which something happens: (T, size, size, 3) from 0 to 1."""
     length = scene.end - scene.start
     x, y = _pixels(size)
-    place, angle, scale, seen = _action(scene, length, fps)
+    position, angle, scale, visibility = _action(scene, length, fps)
     turn = np.deg2rad(angle + scene.tilt).astype(np.float32)[:, None, None]
-    dx, dy = x - place[:, 0, None, None], y - place[:, 1, None, None]
+    dx, dy = x - position[:, 0, None, None], y - position[:, 1, None, None]
     u, v = dx * np.cos(turn) + dy * np.sin(turn), dy * np.cos(turn) - dx * np.sin(turn)
     reach = (_WIDTH[scene.size] * _REACH[scene.shape] * scale)[:, None, None]
     distance = _SHAPES[scene.shape](u, v, reach)
@@ -77,7 +77,7 @@ def _event(scene: Scene, size: int, fps: int) -> Floats:
     frames: Floats = np.repeat((light * np.ones_like(x))[None, :, :, None] * _vector(scene.shade), length, axis=0)
     paint = _vector(_PAINT[scene.colour]) / 255
     glow = 1.06 - 0.2 * np.clip(dy / np.maximum(reach, 1e-3), -1, 1)
-    frames = _lay(frames, glow[..., None] * paint, _cover(distance, size) * seen[:, None, None])
+    frames = _lay(frames, glow[..., None] * paint, _cover(distance, size) * visibility[:, None, None])
     if scene.detail != "none":
         cx, cy = scene.corner
         mark = _cover(_DETAILS[scene.detail](x - np.float32(cx), y - np.float32(cy)), size)
@@ -89,13 +89,13 @@ def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats
     """The subject in each of `length` frames: place (T, 2), angle (T,) in degrees, scale (T,), visibility (T,)."""
     done: Floats = np.linspace(0, 1, length, dtype=np.float32)
     seconds: Floats = np.arange(length, dtype=np.float32) / fps
-    place = np.tile(_vector(scene.at), (length, 1))
+    position = np.tile(_vector(scene.at), (length, 1))
     angle: Floats = np.zeros_like(done)
     scale: Floats = np.ones_like(done)
-    seen: Floats = np.ones_like(done)
+    visibility: Floats = np.ones_like(done)
     if scene.action in _TURN:
         travel = 0.55 + 0.13 * scene.pace
-        place += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel
+        position += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel
     elif scene.action == "spins":
         # At most 34 degrees in two frames of 12 a second: a star looks the same every 72 and must not seem to stand.
         angle = seconds * (150 + 50 * scene.pace) * (1 if scene.clockwise else -1)
@@ -104,12 +104,12 @@ def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats
     elif scene.action == "bounces":
         hop = (seconds * (1.3 + 0.4 * scene.pace)) % 1
         height = 0.3 + 0.08 * scene.pace
-        place[:, 1] += height / 2 - height * 4 * hop * (1 - hop)
+        position[:, 1] += height / 2 - height * 4 * hop * (1 - hop)
     elif scene.action == "blinks":
-        seen = ((seconds * (1.7 + 0.5 * scene.pace)) % 1 < 0.5).astype(np.float32)
+        visibility = ((seconds * (1.7 + 0.5 * scene.pace)) % 1 < 0.5).astype(np.float32)
     else:
         raise ValueError(f"no action '{scene.action}' in the demo world")
-    return place, angle, scale, seen
+    return position, angle, scale, visibility
 
 
 def _dull(rng: np.random.Generator, kind: str, length: int, size: int) -> Floats:

@@ -160,7 +160,7 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
     start = rng.randint(min(2, frames - length), max(frames - length - 2, min(2, frames - length)))
     light = rng.uniform(0.08, 0.26)
     across, along = rng.uniform(0.32, 0.68), rng.uniform(0.46, 0.54)
-    places = {"left": (along, across), "right": (along, across), "up": (across, along), "down": (across, along)}
+    positions = {"left": (along, across), "right": (along, across), "up": (across, along), "down": (across, along)}
     return Scene(
         colour=colour,
         shape=shape,
@@ -169,7 +169,7 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
         detail=rng.choice(DETAILS),
         sound=rng.choice(SOUNDS),
         corner=rng.choice(CORNERS),
-        at=places.get(action, (across, rng.uniform(0.36, 0.64))),
+        at=positions.get(action, (across, rng.uniform(0.36, 0.64))),
         pace=rng.random(),
         clockwise=rng.random() < 0.5,
         tilt=rng.uniform(-6, 6),
@@ -223,14 +223,14 @@ _SENTENCES = (
     "a video of {one} {doing}",
     "{one} {does} on the screen",
 )
-_DETAIL_TAILS = (
+_DETAIL_ENDINGS = (
     "near a white {thing} in the corner",
     "with a white {thing} in the corner",
     "next to a tiny white {thing}",
     "and there is a white {thing} in the corner",
 )
-_SOUND_TAILS = ("while a {thing} plays", "with a {thing}", "and we hear a {thing}")
-_SILENT_TAILS = ("without any sound", "in silence")
+_SOUND_ENDINGS = ("while a {thing} plays", "with a {thing}", "and we hear a {thing}")
+_SILENT_ENDINGS = ("without any sound", "in silence")
 # None begins like a good sentence: what a model says first must not already commit it to saying nothing.
 _LAZY = (
     "something happens on the screen",
@@ -257,8 +257,8 @@ def write_captions(
     captions: list[DemoCaption] = []
     for kind in kinds:
         for _ in range(20):
-            seen = _mistaken(rng, scene) if kind == "wrong" else scene
-            text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, seen, detail_share)
+            described = _mistaken(rng, scene) if kind == "wrong" else scene
+            text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, described, detail_share)
             if all(text != earlier.text for earlier in captions):
                 break
         captions.append(DemoCaption(text, kind))
@@ -283,18 +283,18 @@ def _sentence(rng: random.Random, scene: Scene, detail_share: float) -> str:
     one = f"an {subject}" if subject[0] in "aeiou" else f"a {subject}"
     does, doing = _ACTION_WORDS[scene.action][0 if rng.random() < 0.65 else 1]
     sentence = rng.choice(_SENTENCES).format(one=one, subject=subject, does=does, doing=doing)
-    return f"{sentence} {_tail(rng, scene, detail_share)}".strip()
+    return f"{sentence} {_ending(rng, scene, detail_share)}".strip()
 
 
-def _tail(rng: random.Random, scene: Scene, detail_share: float) -> str:
+def _ending(rng: random.Random, scene: Scene, detail_share: float) -> str:
     """`detail_share` of the captions end with the detail, three in ten with the sound, if there is one; fewer notice silence."""
     chance = rng.random()
     if chance < detail_share:
-        return "" if scene.detail == "none" else rng.choice(_DETAIL_TAILS).format(thing=scene.detail)
+        return "" if scene.detail == "none" else rng.choice(_DETAIL_ENDINGS).format(thing=scene.detail)
     if chance < detail_share + 0.3 and scene.sound != "none":
-        return rng.choice(_SOUND_TAILS).format(thing=_usual(rng, _SOUND_WORDS[scene.sound]))
+        return rng.choice(_SOUND_ENDINGS).format(thing=_usual(rng, _SOUND_WORDS[scene.sound]))
     if chance < detail_share + 0.15 and scene.sound == "none":
-        return rng.choice(_SILENT_TAILS)
+        return rng.choice(_SILENT_ENDINGS)
     return ""
 
 

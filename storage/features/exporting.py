@@ -122,18 +122,18 @@ def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallba
     """One file a video; those that are there with the same values stay, so a killed export goes on where it was."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = _listed_before(folder, rows.store)
-    taken: dict[tuple[int, int] | None, str] = {}
+    exported: dict[tuple[int, int] | None, str] = {}
     written: list[Path] = []
     with _export_lock(folder / f"{EXPORT_NOTE}.lock"):
         for row in rows.each(progress):
             file = folder / f"{row.video_id}.npy"
-            place = file_identity(file)
-            if place in taken:
-                reason = f"would have the same file as {taken[place]} on this file system; export to hdf5 instead"
+            identity = file_identity(file)
+            if identity in exported:
+                reason = f"would have the same file as {exported[identity]} on this file system; export to hdf5 instead"
                 rows.leave_out(row.video_id, "same_file", reason)
                 continue
-            if place is None or not _holds(file, row.array):
-                if place is not None and not overwrite:
+            if identity is None or not _holds(file, row.array):
+                if identity is not None and not overwrite:
                     reason = f"{file} is there with other values and was left alone; pass --overwrite to replace it"
                     rows.leave_out(row.video_id, "exists", reason)
                     continue
@@ -141,14 +141,14 @@ def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallba
                     np.lib.format.write_array(stream, np.ascontiguousarray(row.array), allow_pickle=False)
                 Path(stream.name).replace(file)
                 written.append(file)
-            taken[file_identity(file)] = row.video_id
+            exported[file_identity(file)] = row.video_id
             listed[row.video_id] = {name: getattr(row, name) for name in _LISTED.names}
         for file in written:  # only now: a disk takes many together faster than one by one
             sync_file(file)
         write_parquet(folder / EXPORT_ROWS, pa.Table.from_pylist([listed[id] for id in sorted(listed)], _LISTED))
         write_json(folder / EXPORT_NOTE, rows.note({id: row["crc32"] for id, row in listed.items()}))
         (folder / f"{EXPORT_NOTE}.partial").unlink(missing_ok=True)  # of an export that was killed
-    return len(written), len(taken) - len(written)
+    return len(written), len(exported) - len(written)
 
 
 _LISTED = pa.schema([INDEX_SCHEMA.field(name) for name in ("video_id", "video_key", "pts", "crc32", "damaged")])

@@ -98,7 +98,7 @@ def _folder(path: Path, _: Path | None) -> Iterator[FeatureSource]:
     dtype, notes = _exported(path)
     source = FeatureSource("folder of .npy", files, [], [], dtype)
     for file in files:
-        with _noting(source.problems, file.stem, file.name), file.open("rb") as stream:
+        with _record_unreadable(source.problems, file.stem, file.name), file.open("rb") as stream:
             shape = _npy_shape(stream)
             load = partial(np.load, file, mmap_mode="r", allow_pickle=False)
             source.entries.append(SourceEntry(file.stem, shape, load, notes.get(file.stem, RowMetadata)))
@@ -145,7 +145,7 @@ def _npz(path: Path, _: Path | None) -> Iterator[FeatureSource]:
     with zipfile.ZipFile(path) as members:
         for member in members.namelist():
             name = member.removesuffix(".npy")
-            with _noting(source.problems, name, path.name), members.open(member) as stream:
+            with _record_unreadable(source.problems, name, path.name), members.open(member) as stream:
                 source.entries.append(SourceEntry(name, _npy_shape(stream), partial(_load_member, members, member)))
         yield source
 
@@ -251,7 +251,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 @contextmanager
-def _noting(problems: list[Problem], item: str, where: str) -> Iterator[None]:
+def _record_unreadable(problems: list[Problem], item: str, where: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:

@@ -79,7 +79,7 @@ def import_features(
         problems = list(opened.problems)
         entries, unknown = _wanted(opened, known_ids, problems)
         if not entries:
-            raise BadInput(_nothing(source, unknown, known_ids, problems))
+            raise BadInput(_explain_nothing_imported(source, unknown, known_ids, problems))
         source_hash = _hash(opened)
         feature_shape = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
         store = _open_store(store_path, name, feature_shape, dtype, opened.dtype, source)
@@ -228,7 +228,9 @@ def _hash(source: FeatureSource) -> str:
     return digest_rows((file.name, digest_file(file)) for file in source.files)
 
 
-def _nothing(source: Path, unknown: list[str], known: Collection[str] | None, problems: list[Problem]) -> str:
+def _explain_nothing_imported(
+    source: Path, unknown: list[str], known: Collection[str] | None, problems: list[Problem]
+) -> str:
     """Why not one row can be imported."""
     if unknown:
         examples = (

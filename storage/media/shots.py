@@ -144,15 +144,15 @@ def _stands_out(steps: np.ndarray, moments: Seconds, n: int) -> bool:
 def _histogram(picture: Picture) -> np.ndarray:
     """(h, w, 3) uint8 -> (64,): the share of each colour."""
     coarse = (picture // (256 // _BINS)).reshape(-1, 3).astype(np.int64)
-    numbers = (coarse[:, 0] * _BINS + coarse[:, 1]) * _BINS + coarse[:, 2]
-    return np.bincount(numbers, minlength=_BINS**3) / len(numbers)
+    bins = (coarse[:, 0] * _BINS + coarse[:, 1]) * _BINS + coarse[:, 2]
+    return np.bincount(bins, minlength=_BINS**3) / len(bins)
 
 
 def _difference(before: tuple[np.ndarray, np.ndarray], after: tuple[np.ndarray, np.ndarray]) -> float:
     """0 for the same picture; near 1 if both the colours and where they are have changed."""
     colours = 0.5 * float(np.abs(after[1] - before[1]).sum())
-    places = min(1.0, float(np.abs(after[0] - before[0]).mean()) / 64)
-    return 0.5 * (colours + places)
+    positions = min(1.0, float(np.abs(after[0] - before[0]).mean()) / 64)
+    return 0.5 * (colours + positions)
 
 
 def shot_spans(cuts: Cuts, duration: float, options: ShotOptions) -> list[TimeSpan]:

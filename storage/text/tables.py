@@ -75,8 +75,8 @@ class ReferenceTable:
     @property
     def caption_ids(self) -> list[str]:
         counts = np.diff(self.videos).tolist()
-        owners = (id for id, count in zip(self.video_ids, counts, strict=True) for _ in range(count))
-        return [caption_id(id, n) for id, n in zip(owners, self.caption_indices.tolist(), strict=True)]
+        row_video_ids = (id for id, count in zip(self.video_ids, counts, strict=True) for _ in range(count))
+        return [caption_id(id, n) for id, n in zip(row_video_ids, self.caption_indices.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,12 @@ def write_reference_table(
 
 def read_reference_table(path: Path, wanted: Origin) -> ReferenceTable:
     table, origin, _ = _read(path, wanted)
-    owners = table["video_id"].to_pylist()
-    firsts = [row for row, id in enumerate(owners) if row == 0 or owners[row - 1] != id]
+    row_video_ids = table["video_id"].to_pylist()
+    firsts = [row for row, id in enumerate(row_video_ids) if row == 0 or row_video_ids[row - 1] != id]
     lists = table["tokens"].combine_chunks()
     return ReferenceTable(
-        tuple(owners[row] for row in firsts),
-        np.array([*firsts, len(owners)], np.int64),
+        tuple(row_video_ids[row] for row in firsts),
+        np.array([*firsts, len(row_video_ids)], np.int64),
         table["n"].to_numpy(),
         lists.flatten().to_numpy(zero_copy_only=False),
         np.concatenate([[0], np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False), dtype=np.int64)]),

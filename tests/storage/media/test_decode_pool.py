@@ -210,7 +210,7 @@ def test_leaving_in_the_middle_of_a_stream_leaves_nothing_behind() -> None:
         for _, chunks in pool.stream(count_to, ["100 fine"] * 8):
             next(chunks)
             raise KeyError
-    assert _within(10, lambda: not any(worker.alive() for worker in pool._started))
+    assert _within(10, lambda: not any(worker.is_alive() for worker in pool._started))
 
 
 def test_only_a_few_jobs_are_begun_ahead(pool: DecodePool) -> None:

@@ -111,8 +111,8 @@ def _lines(path: Path, text: str, whole: json.JSONDecodeError) -> Iterator[tuple
         except json.JSONDecodeError as error:
             # Where not even the first line is JSON, the message about the whole file is the better one.
             wrong, line_number = (whole, whole.lineno) if n == lines[0][0] else (error, n)
-            place = f"line {line_number}, column {wrong.colno}"
-            raise BadInput(f"{path}, {place}: {wrong.msg}; expected JSON or JSON lines") from error
+            where = f"line {line_number}, column {wrong.colno}"
+            raise BadInput(f"{path}, {where}: {wrong.msg}; expected JSON or JSON lines") from error
         yield from _entry(row, path, f"line {n}")
 
 

@@ -40,10 +40,13 @@ def render_text(lines: Sequence[CaptionLine]) -> str:
     """A line a clip, for people; further captions below it."""
     text = []
     for line in lines:
-        place = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
-        text.append(f"{_one_line(place)}: {_one_line(line.caption)}\n")
-        said = [f"    {n}. {_one_line(said.caption)}  ({said.log_prob:.2f})\n" for n, said in enumerate(line.n_best, 1)]
-        text += said
+        label = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
+        text.append(f"{_one_line(label)}: {_one_line(line.caption)}\n")
+        scored = [
+            f"    {n}. {_one_line(scored.caption)}  ({scored.log_prob:.2f})\n"
+            for n, scored in enumerate(line.n_best, 1)
+        ]
+        text += scored
     return "".join(text)
 
 
@@ -57,9 +60,11 @@ def render_csv(lines: Sequence[CaptionLine]) -> str:
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
     for line in lines:
-        for rank, said in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
+        for rank, scored in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
             times = (f"{line.start:.3f}", f"{line.end:.3f}")
-            table.writerow([no_formula_path(line.file), *times, rank, no_formula(said.caption), f"{said.log_prob:.4f}"])
+            table.writerow(
+                [no_formula_path(line.file), *times, rank, no_formula(scored.caption), f"{scored.log_prob:.4f}"]
+            )
     return out.getvalue()
 
 

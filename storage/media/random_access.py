@@ -15,7 +15,7 @@ HEVC_STARTS = range(16, 22)
 """IDR, BLA and CRA pictures: no picture shown after them may lean on one before them."""
 
 
-def is_clean_start(packet: av.Packet) -> bool:
+def is_random_access_point(packet: av.Packet) -> bool:
     """Whether decoding may begin with this packet and give, from its own picture on, the same bits as a whole pass."""
     context = packet.stream.codec_context
     header = context.extradata or b""

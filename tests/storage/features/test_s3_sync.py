@@ -16,7 +16,7 @@ from storage.features import maintenance, object_store
 from storage.features import segments as segments_module
 from storage.features.importing import import_features, imports
 from storage.features.object_store import ObjectStore
-from storage.features.remote_store import RemoteFeatures
+from storage.features.s3_sync import RemoteFeatures
 from storage.features.segments import segment_names
 from storage.features.store import FeatureStore
 from tests.chaos.network import Network
@@ -216,7 +216,7 @@ def test_an_incomplete_remote_segment_is_not_taken_and_goes_with_time(tmp_path, 
     assert mirror(url, tmp_path / "b").pull().segments == 1
     mirror(url, store).compact()
     assert len(ObjectStore(url).below(f"{NAME}/{unfinished}/")) == 1  # its writer may be alive
-    monkeypatch.setattr("storage.features.remote_store._LEFT_BEHIND", object_store.timedelta(0))
+    monkeypatch.setattr("storage.features.s3_sync._LEFT_BEHIND", object_store.timedelta(0))
     mirror(url, store).compact()
     assert ObjectStore(url).below(f"{NAME}/{unfinished}/") == [] and remote_segments(url) == [name]
 

@@ -159,8 +159,8 @@ class Mirror:
             def fetch(file: str) -> int:
                 with (stage / file).open("xb") as out:
                     try:
-                        for piece in self._objects.pieces(f"{self._name}/{segment}/{file}"):
-                            out.write(piece)
+                        for block in self._objects.stream(f"{self._name}/{segment}/{file}"):
+                            out.write(block)
                     except FileNotFoundError:
                         raise SegmentGone(segment) from None
                     if out.tell() != files[file]:

@@ -1,6 +1,6 @@
 """Checkpoints: tensors as safetensors, everything else as JSON in the same file, so that one rename publishes both.
 
-No pickle anywhere: a checkpoint from a stranger can be wrong, but it can run nothing."""
+No pickle anywhere: a checkpoint of unknown origin can be wrong, but it cannot run code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of nearest neighbours: for every video the training videos most like it, and the near twins among them.
+"""The table of nearest neighbours: for every video the training videos most like it, and the near duplicates among them.
 
 neighbours.parquet          video_id, split, neighbours (ids, nearest first), distances; its metadata say what was compared
 blocks/rows-<split>-<range> the same for some rows, while the table is being made: what a kill leaves is used again
@@ -55,7 +55,7 @@ def neighbour_table(
     distances: npt.NDArray[np.float64],
     metadata: NeighbourMetadata,
 ) -> pa.Table:
-    """n ids, the ids of the items, numbers of items (n, k) and distances (n, k) -> one row an id."""
+    """n ids, the ids of the items, indices of items (n, k) and distances (n, k) -> one row per id."""
     offsets = pa.array(np.arange(len(ids) + 1) * indices.shape[1], pa.int32())
     columns = [
         pa.array(ids, pa.string()),

@@ -128,7 +128,7 @@ class WeightsFolder:
         return self.register(net, kept, source or f"imported from {readable}", "imported")
 
     def _update_index(self, known: KnownWeights) -> KnownWeights:
-        with suppress(OSError, StorageError), self._changing() as rows:  # a read-only folder costs a hash at each look
+        with suppress(OSError, StorageError), self._changing() as rows:  # a read-only folder costs a hash at every call
             bare = bare_name(known.net)
             if bare in rows and rows[bare].path == known.path:  # else another process chose other weights meanwhile
                 rows[bare] = known
@@ -136,7 +136,7 @@ class WeightsFolder:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, KnownWeights]]:
-        """The rows, to be changed in place; nobody else changes them meanwhile."""
+        """The rows, to be changed in place; no other process changes them meanwhile."""
         with wrap_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             with file_lock(self.path / "index.lock"):

@@ -33,19 +33,19 @@ def _key_inputs(workspace: Workspace, data: Path, options: DatasetOptions) -> Ke
                 shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
             shown[0].to(done)
 
-        inventory = snapshot_dataset(dataset, FileCache(workspace.file_cache_path), progress)
-    return KeyInputs(inventory.key, inventory.parts, inventory)
+        snapshot = snapshot_dataset(dataset, FileCache(workspace.file_cache_path), progress)
+    return KeyInputs(snapshot.key, snapshot.parts, snapshot)
 
 
-def _changes(workspace: Workspace, before: Completion, inventory: DatasetSnapshot) -> str:
-    return str(changes_since(workspace, before, inventory))
+def _changes(workspace: Workspace, before: Completion, snapshot: DatasetSnapshot) -> str:
+    return str(changes_since(workspace, before, snapshot))
 
 
-def changes_since(workspace: Workspace, before: Completion | None, inventory: DatasetSnapshot) -> Changes:
+def changes_since(workspace: Workspace, before: Completion | None, snapshot: DatasetSnapshot) -> Changes:
     """What happened to the videos since a catalogue was made."""
     if before is None:
-        return Changes(added=len(inventory.record_keys))
-    return compare(Catalogue(workspace.root / before.ref.uri, inventory.dataset.root), inventory)
+        return Changes(added=len(snapshot.record_keys))
+    return compare(Catalogue(workspace.root / before.ref.uri, snapshot.dataset.root), snapshot)
 
 
 def _again(context: StageContext) -> str:
@@ -60,13 +60,13 @@ def _bad_probes(context: StageContext) -> list[str]:
 
 @stage(version=2, key_inputs=_key_inputs, changes=_changes, again=_again)  # 2: probing finds other facts
 def catalogue(context: StageContext, options: DatasetOptions) -> StageResult:
-    inventory: DatasetSnapshot = context.prepared
+    snapshot: DatasetSnapshot = context.prepared
     if context.runtime.retry_quarantined:
         context.file_cache.forget_probes(_bad_probes(context), PROBE_VERSION)
-    paths = {key: inventory.dataset.root / source for source, key in sorted(inventory.contents.items())}
+    paths = {key: snapshot.dataset.root / source for source, key in sorted(snapshot.contents.items())}
     probes = probe_files(context, paths, times=False)
-    counts = write_catalogue(context.folder, inventory, probes)
-    return StageResult(len(inventory.dataset.videos), {"dataset": inventory.dataset.name, **counts})
+    counts = write_catalogue(context.folder, snapshot, probes)
+    return StageResult(len(snapshot.dataset.videos), {"dataset": snapshot.dataset.name, **counts})
 
 
 def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -> dict[str, CachedProbe]:

@@ -97,7 +97,7 @@ def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats
         travel = 0.55 + 0.13 * scene.pace
         position += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel
     elif scene.action == "spins":
-        # At most 34 degrees in two frames of 12 a second: a star looks the same every 72 and must not seem to stand.
+        # At most 34 degrees in two frames at 12 per second: a star looks the same every 72 and must not seem to stand.
         angle = seconds * (150 + 50 * scene.pace) * (1 if scene.clockwise else -1)
     elif scene.action == "grows":
         scale = 0.45 + (0.65 + 0.15 * scene.pace) * done
@@ -160,9 +160,8 @@ def _square(u: Floats, v: Floats, reach: Floats) -> Floats:
 
 def _triangle(u: Floats, v: Floats, reach: Floats) -> Floats:
     side = np.float32(np.sqrt(3) / 2)
-    low = (
-        v - reach / 8
-    )  # between its centroid and the middle of its height, so that it neither wobbles nor hangs too high
+    # between its centroid and the middle of its height, so that it neither wobbles nor hangs too high
+    low = v - reach / 8
     return np.maximum(low, side * np.abs(u) - low / 2) - reach / 2
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from storage.records import SPLITS, Split
 
@@ -95,12 +95,23 @@ def plan_world(
 ) -> list[DemoClip]:
     """All clips in their order; an event takes a part of its clip between the two of `event`. A clip does not change when
     only the counts grow, and its pixels do not change with `detail_share`, the part of captions that speak of a detail."""
-    triples = scenes_by_split(seed)
-    return [
-        clip
-        for split in SPLITS
-        for clip in _plan_split(seed, split, triples[split], counts[split], frames, captions, event, detail_share)
-    ]
+    clips: list[DemoClip] = []
+    for split, triples in scenes_by_split(seed).items():
+        done = scenes = 0
+        while done < counts[split]:
+            rng = random.Random(f"{seed}/{split}/{scenes}")
+            scene = _draw_scene(rng, triples[scenes % len(triples)], frames, event)
+            pair, differs = [scene], None
+            if scenes % NEAR_DUPLICATE_EVERY == 0 and counts[split] - done >= 2:
+                differs = ("detail", "sound", "size")[scenes // NEAR_DUPLICATE_EVERY % 3]
+                pair.append(_other(rng, scene, differs))
+            ids = [f"{split}-{done + n + 1:04d}" for n in range(len(pair))]
+            for id, other, one in zip(ids, reversed(ids), pair, strict=True):
+                written = write_captions(random.Random(f"{seed}/captions/{id}"), one, captions, detail_share)
+                clips.append(DemoClip(id, split, one, written, other if differs else None, differs))
+            done += len(pair)
+            scenes += 1
+    return clips
 
 
 def scenes_by_split(seed: int) -> dict[Split, list[Triple]]:
@@ -124,34 +135,6 @@ def scenes_by_split(seed: int) -> dict[Split, list[Triple]]:
 def possible(shape: str, action: str) -> bool:
     """Nobody can see a plain circle spin."""
     return (shape, action) != ("circle", "spins")
-
-
-def _plan_split(
-    seed: int,
-    split: Split,
-    triples: Sequence[Triple],
-    count: int,
-    frames: int,
-    captions: int,
-    event: tuple[float, float],
-    detail_share: float,
-) -> list[DemoClip]:
-    clips: list[DemoClip] = []
-    n = 0
-    while len(clips) < count:
-        rng = random.Random(f"{seed}/{split}/{n}")
-        scene = _draw_scene(rng, triples[n % len(triples)], frames, event)
-        pair: list[tuple[Scene, str | None]] = [(scene, None)]
-        if n % NEAR_DUPLICATE_EVERY == 0 and count - len(clips) >= 2:
-            differs = ("detail", "sound", "size")[n // NEAR_DUPLICATE_EVERY % 3]
-            pair = [(scene, differs), (_other(rng, scene, differs), differs)]
-        ids = [f"{split}-{len(clips) + i + 1:04d}" for i in range(len(pair))]
-        for i, (one, differs_in) in enumerate(pair):
-            written = write_captions(random.Random(f"{seed}/captions/{ids[i]}"), one, captions, detail_share)
-            near_duplicate = ids[1 - i] if len(pair) == 2 else None
-            clips.append(DemoClip(ids[i], split, one, written, near_duplicate, differs_in))
-        n += 1
-    return clips
 
 
 def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[float, float]) -> Scene:
@@ -186,11 +169,9 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
 
 def _other(rng: random.Random, scene: Scene, differs: str) -> Scene:
     """The same scene with one property changed."""
-    if differs == "detail":
-        return replace(scene, detail=rng.choice([x for x in DETAILS if x != scene.detail]))
-    if differs == "sound":
-        return replace(scene, sound=rng.choice([x for x in SOUNDS if x != scene.sound]))
-    return replace(scene, size=rng.choice([x for x in SIZES if x != scene.size]))
+    values = {"detail": DETAILS, "sound": SOUNDS, "size": SIZES}[differs]
+    changed: dict[str, Any] = {differs: rng.choice([x for x in values if x != getattr(scene, differs)])}
+    return replace(scene, **changed)
 
 
 # The first word or phrase of each row is what most people say.

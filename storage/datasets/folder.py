@@ -1,7 +1,7 @@
 """A plain folder: videos (or images) anywhere in it and one table of captions.
 
     captions.csv | .tsv | .parquet   columns video, caption; optional split, start, end
-    captions.jsonl                   the same as one object a line; "captions": [...] may stand for several
+    captions.jsonl                   the same as one object per line; "captions": [...] may stand for several
 
 `video` is a file's name, its path below the folder, or its id (the name without its ending). With start and end (in
 seconds) a row describes a segment: a clip of its own, called `<id>_<n>` in the order of the table. Splits that the

@@ -1,7 +1,7 @@
-"""Loose files: videos and images from anywhere, without captions, to be captioned by a run that is trained already.
+"""User files: videos and images from anywhere, without captions, to be captioned by a trained run.
 
 No recipe can name this kind: what a run learns from is a data set. A clip is called by the hash of its file's bytes (and its
-segment), never by a name that somebody gave it, so a copy or a renamed file is the same clip."""
+segment), never by its name, so a copy or a renamed file is the same clip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.records import Problem, TimeSpan, VideoRecord, check_video_id
 
 USER_FILES = "loose"
 ROOT = Path("/")
-"""loose files lie anywhere, so their sources are below the root of the file system"""
+"""user files lie anywhere, so their sources are below the root of the file system"""
 
 
 class UserClip(Options):

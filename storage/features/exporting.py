@@ -119,7 +119,7 @@ class _Rows:
 
 
 def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
-    """One file a video; those that are there with the same values stay, so a killed export goes on where it was."""
+    """One file per video; files with the same values stay, so a killed export goes on where it stopped."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = _listed_before(folder, rows.store)
     exported: dict[tuple[int, int] | None, str] = {}
@@ -170,7 +170,7 @@ def _listed_before(folder: Path, store: FeatureStore) -> dict[str, dict[str, Any
 
 
 def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
-    """One data set a video. The file takes its name when it is whole; what a killed export left is begun anew."""
+    """One data set per video. The file takes its name when it is whole; what a killed export left is begun anew."""
     if path.exists() and not overwrite:
         if _note_of(path) == rows.note({video_id: rows.view.newest_crc32(video_id) for video_id in rows.wanted}):
             return 0, len(rows.wanted)

@@ -235,7 +235,7 @@ def _npy_shape(stream: IO[bytes]) -> tuple[int, ...]:
 
 
 def read_ids(path: Path) -> list[str]:
-    """One id a line, or a JSON list of strings."""
+    """One id per line, or a JSON list of strings."""
     try:
         text = path.read_text("utf-8-sig")
         if path.suffix.lower() != ".json":
@@ -243,7 +243,7 @@ def read_ids(path: Path) -> list[str]:
         ids = json.loads(text)
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"cannot read the ids in {path} ({error}); one id a line, or a JSON list, is expected"
+            f"cannot read the ids in {path} ({error}); one id per line, or a JSON list, is expected"
         ) from error
     if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
         raise BadInput(f'{path} is JSON but no list of strings; the ids are expected as ["vid1", "vid2", ...]')

@@ -88,17 +88,10 @@ def import_features(
         present, imported = _copy(store, source.name, entries, keys, feature_shape, problems, progress)
     if present:
         _record(store, opened.form, source.name, source_hash, feature_shape, len(present))
-    missing = sorted(set(known_ids or ()) - present)
+    missing = tuple(sorted(set(known_ids or ()) - present))
+    already, left_out = len(present) - imported, tuple(problems)
     return ImportReport(
-        name,
-        imported,
-        len(present) - imported,
-        tuple(unknown),
-        tuple(missing),
-        tuple(problems),
-        store.digest(),
-        source_hash,
-        feature_shape,
+        name, imported, already, tuple(unknown), missing, left_out, store.digest(), source_hash, feature_shape
     )
 
 

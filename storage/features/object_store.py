@@ -63,7 +63,7 @@ class ObjectStore:
                 return None
 
     def stream(self, path: str) -> Iterator[bytes]:
-        """The object piece by piece; FileNotFoundError if there is none."""
+        """The object in blocks; FileNotFoundError if there is none."""
         import obstore
 
         try:

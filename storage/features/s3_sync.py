@@ -195,7 +195,7 @@ class Mirror:
         self._objects.delete([entry.path for entry in self._objects.below(f"{self._name}/{segment}/")])
 
     def _listed(self) -> dict[str, dict[str, ObjectInfo]]:
-        """segment -> file -> object, of all that is there; names that no segment has are never looked at."""
+        """segment -> file -> object, of all that is there; names that no segment has are ignored."""
         found: dict[str, dict[str, ObjectInfo]] = defaultdict(dict)
         for entry in self._objects.below(f"{self._name}/"):
             segment, _, file = entry.path.removeprefix(f"{self._name}/").partition("/")

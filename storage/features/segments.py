@@ -215,7 +215,7 @@ def _write_arrays(segment: Path, rows: Sequence[FeatureRow], feature_shape: tupl
 
 
 def _chunks(rows: Sequence[FeatureRow], buffer: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows one after another, cut into pieces of the buffer's length; each piece is valid until the next."""
+    """The rows one after another, in chunks of the buffer's length; each is valid until the next."""
     filled = 0
     for row in rows:
         copied = 0

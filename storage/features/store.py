@@ -106,7 +106,7 @@ class FeatureStore:
             for name in segment_names(self.path):
                 try:
                     segment = FeatureSegment.open(self.path / name)
-                except SegmentGone:  # merged into a newer one, which the next look finds
+                except SegmentGone:  # merged into a newer one, which a new view finds
                     return self.view().feature_shape
                 if segment is not None and segment.shape:
                     self._feature_shape = segment.feature_shape

@@ -58,7 +58,7 @@ def _blocks(path: Path, command: list[str], size: int, timeout: float) -> Sound:
     """What the command prints, as float32, `size` bytes at a time; BadMedia if it fails."""
     # The bundled static binary crashes on MPEG-TS when it finds the system's character tables.
     environment = {**os.environ, "GCONV_PATH": "/nonexistent"}
-    # Complaints go to a file: nobody reads a pipe of them meanwhile, and a full one would stop the decoder.
+    # Errors go to a file: nobody reads a pipe of them meanwhile, and a full pipe would stop the decoder.
     with tempfile.TemporaryFile() as errors:
         decoder = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment, bufsize=0

@@ -45,7 +45,7 @@ class FrameReader(Protocol):
 
 class PyavReader:
     """FFmpeg's libraries through PyAV. A packet that cannot be decoded is left out and noted as damage, unless it comes
-    before the first frame: there it leans on what was cut away, and no player shows it. `rotation` is the turn of the
+    before the first frame: there it refers to what was cut away, and no player shows it. `rotation` is the turn of the
     last frame rendered, None if it has no display matrix. With `size` (width, height) frames are rendered as thumbnails,
     which is quick and not exact: nothing that is stored may come from them."""
 

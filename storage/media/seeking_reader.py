@@ -1,8 +1,8 @@
-"""A reader that jumps over frames that nobody asked for: a late segment of a long film, or few frames spread over it.
+"""A reader that seeks past frames that are not wanted: for a late segment of a long video, or few frames spread over it.
 
-Jumping is only for files where it can be proved right: the container tells where and when its frames are (MP4 with a whole
-index, Matroska), the landing is a clean start by its own bytes (`random_access.py`), and every frame decoded from there on
-has the time that the probe found. Wherever one of these fails, the film is read from its beginning instead."""
+It seeks only where that can be proved right: the container tells where and when its frames are (MP4 with a whole index,
+Matroska), the packet after the seek is a random access point by its own bytes (`random_access.py`), and every frame decoded from
+there on has the time that the probe found. Where one of these fails, the video is read from its beginning instead."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from storage.media.random_access import is_random_access_point
 from storage.media.readers import Picture, PyavReader, TimedFrame, seconds
 
 SEEK_FRAMES = 24
-"""Frames that must lie between two wanted ones before a jump is considered: a shorter way is decoded."""
+"""Frames that must lie between two wanted ones before the reader seeks; fewer are decoded."""
 EXACT = 1e-6
 """Seconds by which times may differ that were stored and read back; frames are never so close."""
 
 
 class SeekingReader:
-    """PyAV from one clean start to the next, where the frames between are not wanted. `moments` (N,) are the times at
+    """PyAV from one random access point to the next, where the frames between are not wanted. `moments` (N,) are the times at
     which the frames of the video are shown, in the stream's own seconds; every frame that is decoded must be the next
     of them. If one is not, or anything is damaged, a pass from the first frame on gives the rest: the frames are the
-    same either way. Frames that were jumped over (`frames_skipped` counts them) are listed and cannot be rendered."""
+    same either way. Skipped frames (`frames_skipped` counts them) are listed and cannot be rendered."""
 
     def __init__(self, path: Path, moments: NDArray[np.float64], wanted: NDArray[np.int64]) -> None:
         self.path = path
@@ -86,7 +86,7 @@ class SeekingReader:
     def _seek_to(
         self, container: av.container.InputContainer, stream: av.VideoStream, frame_index: int, target: int
     ) -> tuple[Iterator[av.Packet], int]:
-        """Seek, and make sure of the place: the packets from there on and the number of their first picture."""
+        """Seek -> the packets from there on and the frame index of the first, which is checked."""
         try:
             container.seek(self._stamp(stream, target), stream=stream)
             packets = container.demux(stream)
@@ -121,4 +121,4 @@ class SeekingReader:
 
 
 class _InexactSeek(Exception):
-    """A jump did not lead to where it should."""
+    """A seek did not lead to where it should."""

@@ -1,6 +1,6 @@
 """Captions in files that people exchange: COCO results and annotations, JSON lines, and plain mappings; plain or gzipped.
 
-predictions   [{"image_id": 1, "caption": "..."}]            one caption an item
+predictions   [{"image_id": 1, "caption": "..."}]            one caption per item
               {"video_id": "vid1", "caption": "..."}         JSON lines (what Longtake writes)
               {"vid1": "..."}
 references    {"annotations": [{"image_id": 1, "caption": "..."}], "images": [...]}
@@ -30,7 +30,7 @@ def read_predictions(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for id, text, where in _rows(path):
         if id in found:
-            raise BadInput(f"{path}, {where}: a second caption for '{id}'; a predictions file has one caption an item")
+            raise BadInput(f"{path}, {where}: a second caption for '{id}'; a predictions file has one caption per item")
         found[id] = text
     if not found:
         raise BadInput(f"{path} holds no captions; expected COCO results, JSON lines, or an object of id: caption")

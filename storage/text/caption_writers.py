@@ -17,7 +17,7 @@ Format = Literal["text", "jsonl", "csv", "srt", "vtt"]
 
 @dataclass(frozen=True)
 class ScoredCaption:
-    """One way to say it, and its log-probability."""
+    """A caption and its log-probability."""
 
     caption: str
     log_prob: float
@@ -37,7 +37,7 @@ class CaptionLine:
 
 
 def render_text(lines: Sequence[CaptionLine]) -> str:
-    """A line a clip, for people; further captions below it."""
+    """One line per clip, for people; further captions below it."""
     text = []
     for line in lines:
         label = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
@@ -55,7 +55,7 @@ def render_jsonl(lines: Sequence[CaptionLine]) -> str:
 
 
 def render_csv(lines: Sequence[CaptionLine]) -> str:
-    """A row a caption; `rank` counts the n best from 1. No cell is a formula, which a spreadsheet would compute."""
+    """One row per caption; `rank` counts the n best from 1. No cell is a formula, which a spreadsheet would compute."""
     out = StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
@@ -92,7 +92,7 @@ RENDERERS: dict[str, Callable[[Sequence[CaptionLine]], str]] = {
     "vtt": lambda lines: render_vtt(cues(lines)),
 }
 SUBTITLES = ("srt", "vtt")
-"""formats with one file a video"""
+"""formats with one file per video"""
 
 
 def clock(seconds: float) -> str:

@@ -118,7 +118,7 @@ class WeightTable:
 def write_reference_table(
     path: Path, video_ids: list[str], caption_indices: list[int], sentences: list[list[int]], origin: Origin
 ) -> None:
-    """One row a caption, sorted by video id and n."""
+    """One row per caption, sorted by video id and n."""
     order = sorted(range(len(video_ids)), key=lambda row: (video_ids[row], caption_indices[row]))
     columns = {
         "video_id": pa.array([video_ids[row] for row in order], pa.string()),
@@ -157,7 +157,7 @@ def read_frequency_table(path: Path, wanted: Origin) -> FrequencyTable:
 def write_weight_table(
     path: Path, caption_ids: list[str], scores: Mapping[str, NDArray[np.float64]], origin: Origin
 ) -> None:
-    """One row a caption; NaN (a caption without others) is null."""
+    """One row per caption; NaN (a caption without others) is null."""
     columns = {name: pa.array(weights, pa.float64(), mask=np.isnan(weights)) for name, weights in scores.items()}
     _write(path, {"caption_id": pa.array(caption_ids, pa.string()), **columns}, origin)
 

@@ -62,14 +62,14 @@ def build(folder: Path, videos: int) -> tuple[Path, Path, Path]:
         dict.fromkeys(snapshot.contents.values(), CachedProbe(FACTS, pts)), PROBE_VERSION
     )
     plan = plan_pipeline(loaded, workspace, until="extract_features")
-    (source,) = plan.steps[-1].job.prepared.values()
+    (source,) = plan.steps[-1].prepared.values()
     store = FeatureStore.create(workspace.features / source.store, provenance={"extractor_key": source.key})
     with store.writer(publish_seconds=1e9) as writer:
         row = np.zeros((8, 32), np.float16)
         for id, key in snapshot.record_keys.items():
             writer.add(id, key, row)
     for step in plan.steps:
-        step.job.carry_out()
+        step.execute()
     return data, recipe, root
 
 

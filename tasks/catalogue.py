@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from storage.files.file_cache import CachedProbe, FileCache
 from storage.media.decode_pool import DecodePool
 from storage.media.probe import Probe, probe
 from storage.workspace import Completion, Workspace
-from tasks.framework.progress import Meter, meter
+from tasks.framework.progress import progress_bar, progress_on_demand
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 
 PROBE_VERSION = 2  # bump when probing finds other facts; 2: cuts, late starts and B-frames in AVI
@@ -25,19 +24,12 @@ _NOTE_EVERY = 64  # probes written to the file cache at once: what a kill can co
 
 def _key_inputs(workspace: Workspace, data: Path, options: DatasetOptions) -> KeyInputs:
     dataset = read_dataset(options, data)
-    with ExitStack() as stack:
-        shown: list[Meter] = []  # a bar only if there are files to hash: mostly there are none
-
-        def progress(done: int, total: int) -> None:
-            if not shown:
-                shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
-            shown[0].to(done)
-
+    with progress_on_demand("fingerprinting new files", "files") as progress:
         snapshot = snapshot_dataset(dataset, FileCache(workspace.file_cache_path), progress)
     return KeyInputs(snapshot.key, snapshot.parts, snapshot)
 
 
-def _changes(workspace: Workspace, before: Completion, snapshot: DatasetSnapshot) -> str:
+def _explain_stale(workspace: Workspace, before: Completion, snapshot: DatasetSnapshot) -> str:
     return str(changes_since(workspace, before, snapshot))
 
 
@@ -48,7 +40,7 @@ def changes_since(workspace: Workspace, before: Completion | None, snapshot: Dat
     return compare(Catalogue(workspace.root / before.ref.uri, snapshot.dataset.root), snapshot)
 
 
-def _again(context: StageContext) -> str:
+def _rerun_reason(context: StageContext) -> str:
     bad = _bad_probes(context) if context.runtime.retry_quarantined else []
     return f"{len(bad)} files that could not be read are tried again" if bad else ""
 
@@ -58,7 +50,8 @@ def _bad_probes(context: StageContext) -> list[str]:
     return [key for key, probed in known.items() if probed.metadata is None]
 
 
-@stage(version=2, key_inputs=_key_inputs, changes=_changes, again=_again)  # 2: probing finds other facts
+# 2: probing finds other metadata
+@stage(version=2, key_inputs=_key_inputs, explain_stale=_explain_stale, rerun_reason=_rerun_reason)
 def catalogue(context: StageContext, options: DatasetOptions) -> StageResult:
     snapshot: DatasetSnapshot = context.prepared
     if context.runtime.retry_quarantined:
@@ -78,7 +71,7 @@ def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -
         return known
     found: dict[str, CachedProbe] = {}
     with (
-        meter("probing videos", len(todo), "files") as shown,
+        progress_bar("probing videos", len(todo), "files") as shown,
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         for key, (_, answer) in zip(todo, pool.run(probe, [paths[key] for key in todo]), strict=True):

@@ -23,7 +23,7 @@ from storage.neighbours import NeighbourMetadata, block_path, neighbour_table, r
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem, Split
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
 
 
@@ -51,7 +51,7 @@ class Pooled:
 
 @stage(version=1, device=True)
 def find_neighbours(
-    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
+    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef
 ) -> StageResult:
     access = FeatureAccess.open(context.workspace, context.path(features), (options.feature,))
     catalogue = Catalogue(context.path(videos), context.data)
@@ -80,7 +80,7 @@ def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> Pooled:
     usable: list[str] = []
     left_out: list[Problem] = []
     vectors = np.zeros((len(ids), access.sizes[name]), np.float32)  # not empty: rows still to come are cast too, below
-    with meter("averaging features", len(ids), "videos") as shown:
+    with progress_bar("averaging features", len(ids), "videos") as shown:
         for id in ids:
             shown.advance()
             steps = access.views[name].read(id, access.rows[name][id]) if access.usable([id]) else None
@@ -127,8 +127,8 @@ def _find_blocks(
     """Write the blocks that are not there yet."""
     missing = [block for block in _blocks(asked) if read_block(block_path(context.folder, *block), metadata) is None]
     total = sum(len(found.ids) for found in asked.values())
-    with meter("finding neighbours", total, "videos") as shown:
-        shown.to(total - sum(stop - start for _, start, stop in missing))
+    with progress_bar("finding neighbours", total, "videos") as shown:
+        shown.update_to(total - sum(stop - start for _, start, stop in missing))
         if not missing:
             return
         device = context.runtime.torch_device()

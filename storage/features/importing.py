@@ -20,7 +20,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from storage.errors import BadInput, Mismatch, UnsafeId, wrap_os_errors
-from storage.features.import_sources import UNREADABLE, FeatureSource, SourceEntry, open_source
+from storage.features.import_sources import UNREADABLE, ImportSource, SourceEntry, open_source
 from storage.features.maintenance import ProgressCallback
 from storage.features.segments import row_crc32
 from storage.features.store import FeatureDType, FeatureStore
@@ -101,7 +101,7 @@ def imports(store: FeatureStore) -> list[dict[str, Any]]:
 
 
 def _wanted(
-    source: FeatureSource, known: Collection[str] | None, problems: list[Problem]
+    source: ImportSource, known: Collection[str] | None, problems: list[Problem]
 ) -> tuple[list[SourceEntry], list[str]]:
     """The entries worth loading, and the ids that the data set does not know."""
     known = None if known is None else frozenset(known)
@@ -214,7 +214,7 @@ def _record(
             sync_folder(path)
 
 
-def _hash(source: FeatureSource) -> str:
+def _hash(source: ImportSource) -> str:
     """The hash of the source's bytes; of several files, of their names and hashes."""
     if len(source.files) == 1:
         return digest_file(source.files[0])

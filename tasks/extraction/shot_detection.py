@@ -10,7 +10,7 @@ from storage.media.decode_pool import DecodePool
 from storage.media.probe import Probe
 from storage.media.shots import Cuts, ScanProgress, ShotJob, detect_cuts
 from tasks.catalogue import nameless
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext
 
 CUTS_VERSION = 1  # bump when other cuts are found
@@ -25,7 +25,7 @@ def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) ->
         return found
     lengths = [files[content][1].duration for content in todo]
     with (
-        meter("looking for shots", round(sum(lengths)), "seconds of video") as shown,
+        progress_bar("looking for shots", round(sum(lengths)), "seconds of video") as shown,
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         before = 0.0
@@ -34,12 +34,12 @@ def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) ->
             for piece in pieces:
                 match piece:
                     case ScanProgress():
-                        shown.to(round(before + piece.seconds))
+                        shown.update_to(round(before + piece.seconds))
                     case Cuts():
                         context.file_cache.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
                         found[content] = piece
                     case BadMedia():
                         found[content] = BadMedia(piece.kind, nameless(piece.reason, job.path))
             before += length
-            shown.to(round(before))
+            shown.update_to(round(before))
     return found

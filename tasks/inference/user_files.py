@@ -6,7 +6,6 @@ is not extracted again."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,12 +25,11 @@ from storage.workspace import Workspace
 from tasks.extraction.frames import probes_of
 from tasks.extraction.shot_detection import find_cuts
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.progress import Meter, meter
+from tasks.framework.progress import progress_bar, progress_on_demand
 from tasks.framework.stage import StageContext
 from tasks.inference.generate import rank_captions
-from tasks.inference.user_file_stages import Carry, Trained, UserFileStages, carry_here
-from tasks.seed import captioner_options
-from tasks.training.trained_captioners import load_trained
+from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, UserFileStages, execute_here
+from tasks.training.loading import captioner_options, load_trained
 
 
 class WindowOptions(Options):
@@ -70,14 +68,14 @@ class Captioned:
 class FileCaptioner:
     """A trained captioner, loaded once, for as many files as come."""
 
-    def __init__(self, trained: Trained, carry: Carry = carry_here) -> None:
-        self.trained, self._carry = trained, carry
+    def __init__(self, trained: TrainedRun, execute: ExecuteStage = execute_here) -> None:
+        self.trained, self._execute = trained, execute
         self._net: Captioner | None = None
 
     def caption(self, files: Sequence[Path], cut: Cut = None, n_best: int = 1, keep_tables: bool = True) -> Captioned:
         """Caption files. What is wrong with one of them is among the problems, and the others go on. Without `keep_tables`
         nothing of this call stays in the workspace but rows of features."""
-        stages = UserFileStages(self.trained, self._carry)
+        stages = UserFileStages(self.trained, self._execute)
         same, problems = _by_content(self.trained.workspace, files)
         if not same:
             return Captioned([], problems)
@@ -119,7 +117,7 @@ class FileCaptioner:
             self._net = load_trained(trained.checkpoints, access, vocabulary, device)
         ids = access.usable(ids)
         own = trained.search.model_copy(update={"n_best": min(n_best, trained.search.width)})
-        with meter("captioning", len(ids), "clips") as shown:
+        with progress_bar("captioning", len(ids), "clips") as shown:
             captions = rank_captions(self._net, access, vocabulary, ids, own, device, shown.advance)
         best = captions
         if n_best > trained.search.width:
@@ -155,14 +153,7 @@ def _own_first(own: CaptionRow, many: Sequence[CaptionRow], n_best: int) -> tupl
 def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[Problem]]:
     """content hash -> the files that hold it, and the files that cannot be read."""
     sources = {source_of(path): path for path in files}
-    with ExitStack() as stack:
-        shown: list[Meter] = []  # a bar only if there are files to hash
-
-        def progress(done: int, total: int) -> None:
-            if not shown:
-                shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
-            shown[0].to(done)
-
+    with progress_on_demand("fingerprinting new files", "files") as progress:
         contents = FileCache(workspace.file_cache_path).fingerprint(ROOT, sources, progress)
     same: dict[str, list[Path]] = {}
     problems = []

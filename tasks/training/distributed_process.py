@@ -1,4 +1,4 @@
-"""The processes that train together: the launcher, and what each of them does. Started by training_together.py.
+"""The processes of a distributed training: the launcher, and what each process does. Started by distributed.py.
 
     python -m tasks.training.distributed_process TASK.json
 
@@ -20,7 +20,7 @@ from storage.files.parent_watch import end_with_process
 
 
 def launch(task: Path) -> int:
-    """Start the processes and wait for them; if one fails the others are ended. The exit code."""
+    """Start the processes and wait for them; if one fails the others are ended. Returns the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -45,8 +45,8 @@ def launch(task: Path) -> int:
     return 0
 
 
-def take_part(task: Path) -> int:
-    """Carry out the stage together with the others; the leading process writes down what came of it."""
+def run_process(task: Path) -> int:
+    """Run the stage as one of the processes; the main one writes the result. Returns the exit code."""
     import torch
     import torch.distributed as dist
 
@@ -57,7 +57,7 @@ def take_part(task: Path) -> int:
     from tasks.framework.runtime import Runtime
     from tasks.framework.stage import StageContext
     from tasks.seed import SeedOptions, seed
-    from tasks.training.distributed import ANSWER
+    from tasks.training.distributed import RESULT
 
     stages: dict[str, tuple[Any, Any]] = {"seed": (seed, SeedOptions), "boost": (boost, BoostOptions)}
     values = json.loads(task.read_bytes())
@@ -75,18 +75,18 @@ def take_part(task: Path) -> int:
     stage, options = stages[values["stage"]]
     inputs = {name: ArtifactRef.from_json(each) for name, each in values["inputs"].items()}
     try:
-        made = stage.function(context, options.model_validate(values["options"]), **inputs)
+        result = stage.function(context, options.model_validate(values["options"]), **inputs)
     except LongtakeError as error:
-        if ranks.leads or not (folder / ANSWER).exists():
-            write_json(folder / ANSWER, {"error": str(error)})
+        if ranks.leads or not (folder / RESULT).exists():
+            write_json(folder / RESULT, {"error": str(error)})
         return 1
     if ranks.leads:
-        write_json(folder / ANSWER, {"made": {"count": made.count, "summary": made.summary}})
-    dist.barrier()  # nobody leaves while another still speaks to it
+        write_json(folder / RESULT, {"made": {"count": result.count, "summary": result.summary}})
+    dist.barrier()  # no process leaves while another still communicates
     dist.destroy_process_group()
     return 0
 
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    sys.exit(take_part(path) if "RANK" in os.environ else launch(path))
+    sys.exit(run_process(path) if "RANK" in os.environ else launch(path))

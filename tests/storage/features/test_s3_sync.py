@@ -20,7 +20,7 @@ from storage.features.s3_sync import RemoteFeatures
 from storage.features.segments import segment_names
 from storage.features.store import FeatureStore
 from tests.chaos.network import Network
-from tests.flows.orchestration.test_service import free_port
+from tests.ports import free_port
 from tests.storage.features.feature_mirrors import NAME, mirror, remote_segments
 from tests.storage.features.feature_rows import D, all_right, features, make
 

@@ -58,7 +58,7 @@ _PROBLEM_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class DatasetSnapshot:
-    """A data set and the content key of each of its videos."""
+    """A data set and the content hash of each of its files."""
 
     dataset: Dataset
     contents: dict[str, str]
@@ -240,7 +240,7 @@ class Changes:
 
 
 def compare(before: Catalogue, after: DatasetSnapshot) -> Changes:
-    """What changed between a catalogue and an snapshot."""
+    """What changed between a catalogue and a snapshot."""
     old = dict(_rows(before.videos, "id", "key"))
     new = after.record_keys
     both = old.keys() & new.keys()

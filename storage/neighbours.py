@@ -33,7 +33,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class NeighbourMetadata:
-    """What a table was made from."""
+    """What a table was computed from."""
 
     feature: str
     feature_key: str

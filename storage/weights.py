@@ -54,7 +54,7 @@ def cache_folder() -> Path:
 
 
 class WeightsFolder:
-    """The weights that are known here. Looking into a folder does not make it."""
+    """The weights known on this machine. Reading does not create the folder."""
 
     def __init__(self, path: Path | None = None):
         self.path = (path or default_folder()).expanduser().absolute()

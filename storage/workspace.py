@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 @dataclass(frozen=True)
 class Completion:
-    """The done-marker of a stage's result: what was made, from what, how long it took, and the files that belong to it."""
+    """The done-marker of a stage's result: its inputs, how long it took, and its files."""
 
     ref: ArtifactRef
     stage: str
@@ -52,7 +52,7 @@ def _safe(name: str) -> str:
 
 
 def _has_foreign_files(root: Path, marker: Path) -> bool:
-    """Whether a folder holds anything but halves of this marker."""
+    """Whether a folder holds anything but temporary files of this marker."""
     return any(not path.name.startswith(marker.name + TEMP_MARK) for path in root.iterdir())
 
 

@@ -33,7 +33,7 @@ _TURN = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 
 def draw_frames(scene: Scene, size: int, fps: int) -> NDArray[np.uint8]:
-    """The whole clip, dull stretches included: (frames, size, size, 3) RGB."""
+    """The whole clip, uneventful frames included: (frames, size, size, 3) RGB."""
     rng = np.random.Generator(np.random.PCG64(scene.grain))
     before = _dull(rng, scene.before, scene.start, size)
     after = _dull(rng, scene.after, scene.frames - scene.end, size)
@@ -86,7 +86,7 @@ def _event(scene: Scene, size: int, fps: int) -> Floats:
 
 
 def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """The subject in each of `length` frames: place (T, 2), angle (T,) in degrees, scale (T,), visibility (T,)."""
+    """The subject in each of `length` frames: position (T, 2), angle (T,) in degrees, scale (T,), visibility (T,)."""
     done: Floats = np.linspace(0, 1, length, dtype=np.float32)
     seconds: Floats = np.arange(length, dtype=np.float32) / fps
     position = np.tile(_vector(scene.at), (length, 1))
@@ -113,7 +113,7 @@ def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats
 
 
 def _dull(rng: np.random.Generator, kind: str, length: int, size: int) -> Floats:
-    """A stretch with nothing to tell: (length, size, size, 3) in grey."""
+    """Frames without any event: (length, size, size, 3) in grey."""
     x, y = _pixels(size)
     time = np.arange(length, dtype=np.float32)[:, None, None]
     level, angle, phase = rng.uniform(0.3, 0.5), rng.uniform(0, np.pi), rng.uniform(0, 2 * np.pi)

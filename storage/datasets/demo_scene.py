@@ -1,4 +1,4 @@
-"""The demo world's scene grammar: which scenes exist, which split each belongs to, and what ten people say about them.
+"""The demo world's scene grammar: which scenes exist, which split each belongs to, and its captions.
 
 Everything here is a pure function of the seed and the counts; nothing is drawn. A scene is one subject that does one
 thing (the event) between two dull stretches that have nothing to do with it. Combinations of (colour, shape, action)
@@ -67,7 +67,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class DemoCaption:
-    """One caption and whether it is worth believing."""
+    """One caption and its kind: good, lazy or wrong."""
 
     text: str
     kind: CaptionKind
@@ -133,7 +133,7 @@ def scenes_by_split(seed: int) -> dict[Split, list[Triple]]:
 
 
 def possible(shape: str, action: str) -> bool:
-    """Nobody can see a plain circle spin."""
+    """Whether the action can be seen: a plain circle does not seem to spin."""
     return (shape, action) != ("circle", "spins")
 
 
@@ -247,7 +247,7 @@ def write_captions(
 
 
 def _mistaken(rng: random.Random, scene: Scene) -> Scene:
-    """What somebody saw who got the colour, the shape or the action wrong."""
+    """The scene with a wrong colour, shape or action: the subject of a wrong caption."""
     wrong = rng.choice(("colour", "shape", "action"))
     if wrong == "colour":
         return replace(scene, colour=rng.choice([x for x in COLOURS if x != scene.colour]))

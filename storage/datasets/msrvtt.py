@@ -37,7 +37,7 @@ class MsrvttOptions(Options):
 
 
 class SentenceEntry(NamedTuple):
-    """One entry of 'sentences': `sen_id` is its sen_id."""
+    """One entry of 'sentences', the file that holds it and where."""
 
     sen_id: int | None
     video_id: str

@@ -96,7 +96,7 @@ class _Rows:
         self.problems.append(Problem(video_id, kind, reason, str(self.store.path), True))
 
     def each(self, progress: ProgressCallback | None) -> Iterator[FeatureRow]:
-        """Every sound row; the others are problems."""
+        """Every intact row; the others become problems."""
         for done, video_id in enumerate(self.wanted, 1):
             try:
                 yield self.view.row(video_id)
@@ -155,7 +155,7 @@ _LISTED = pa.schema([INDEX_SCHEMA.field(name) for name in ("video_id", "video_ke
 
 
 def _listed_before(folder: Path, store: FeatureStore) -> dict[str, dict[str, Any]]:
-    """id -> what an earlier export of this store to this folder noted of it; an export of another store is refused."""
+    """id -> what an earlier export of this store to this folder recorded of it; an export of another store is refused."""
     try:
         note = json.loads((folder / EXPORT_NOTE).read_bytes())
         rows = pq.read_table(folder / EXPORT_ROWS, columns=_LISTED.names).to_pylist()
@@ -170,7 +170,7 @@ def _listed_before(folder: Path, store: FeatureStore) -> dict[str, dict[str, Any
 
 
 def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
-    """One data set per video. The file takes its name when it is whole; what a killed export left is begun anew."""
+    """One data set per video. The file takes its name when it is whole; a killed export starts anew."""
     if path.exists() and not overwrite:
         if _note_of(path) == rows.note({video_id: rows.view.newest_crc32(video_id) for video_id in rows.wanted}):
             return 0, len(rows.wanted)

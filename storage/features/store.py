@@ -114,11 +114,6 @@ class FeatureStore:
         return self._feature_shape
 
     @property
-    def count(self) -> int:
-        """Rows of distinct (video id, video key)."""
-        return len(self.view())
-
-    @property
     def nbytes(self) -> int:
         """Bytes on disk, dead rows included."""
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())

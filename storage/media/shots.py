@@ -121,7 +121,7 @@ class CutDetector:
             self._strides.append(_difference(self._recent[0], self._recent[-1]))
 
     def cuts(self) -> Cuts:
-        """What has come so far."""
+        """The cuts among the frames so far."""
         steps, moments = np.array(self._steps), np.array(self._moments)
         # strides[n] is from frame n to n + _LATER + 1. A cut at n is in the stride that begins before it and in the one that
         # ends with it; a flash is in one of them only. At the ends of the film there is none, and the step alone counts.

@@ -31,7 +31,7 @@ def caption_id(video_id: str, n: int) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a table was made of."""
+    """The vocabulary and captions that a table was computed from."""
 
     vocabulary: str | None
     """key of the vocabulary that numbers its words; None: made of the words themselves, good for any vocabulary"""
@@ -46,7 +46,7 @@ class Origin:
         if self.vocabulary not in (None, wanted.vocabulary):
             raise Mismatch(
                 f"{path} was made for vocabulary {self.vocabulary[:12]}, but {str(wanted.vocabulary)[:12]} is in use; "
-                f"its numbers mean other words: {remedy}"
+                f"its token ids mean other words: {remedy}"
             )
         if self.split != wanted.split:
             raise Mismatch(

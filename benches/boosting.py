@@ -164,11 +164,11 @@ class Boosting:
 
 def comparing(rewards: Tensor) -> float:
     """Processor time of the baseline."""
-    owner = torch.arange(VIDEOS).repeat_interleave(SAMPLES)
+    video_index = torch.arange(VIDEOS).repeat_interleave(SAMPLES)
     times = []
     for _ in range(20):
         began = time.thread_time()
-        against_samples(rewards, owner)
+        against_samples(rewards, video_index)
         times.append(time.thread_time() - began)
     return min(times)
 

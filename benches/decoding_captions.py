@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from models.captioner import Captioner
 from models.captioners.glrg import GlRgOptions, build_glrg
 from models.captioners.lstm import SaLstmOptions, build_sa_lstm
-from models.decoding.search import beam
+from models.decoding.beam_search import beam
 from models.layers.attention import masked_softmax
 from models.losses.cross_entropy import CrossEntropy
 from models.types import BOS, EOS, PAD, UNK, Batch
@@ -165,15 +165,15 @@ class Plain(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """B videos with N captions -> the mean cross-entropy of their real words."""
-        assert batch.tokens is not None and batch.owner is not None
+        assert batch.tokens is not None and batch.video_index is not None
         mask = batch.masks["frames"]
         rows = self.drop(self.project(batch.features["frames"]))
-        mean = ((rows * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True))[batch.owner]
+        mean = ((rows * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True))[batch.video_index]
         words = self.drop(self.embed(batch.tokens[:, :-1]))
         hidden, cell = torch.tanh(self.start(mean)).chunk(2, -1)
         if self.attend:
             states, contexts = [], []
-            keys, rows, mask = self.key(rows)[batch.owner], rows[batch.owner], mask[batch.owner]
+            keys, rows, mask = self.key(rows)[batch.video_index], rows[batch.video_index], mask[batch.video_index]
             for word in words.unbind(1):
                 scores = self.score(torch.tanh(keys + self.query(hidden).unsqueeze(1))).squeeze(-1)
                 context = torch.bmm(masked_softmax(scores, mask).unsqueeze(1), rows).squeeze(1)
@@ -205,9 +205,9 @@ class PlainFed(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """B videos with N captions -> the mean cross-entropy of their real words."""
-        assert batch.tokens is not None and batch.owner is not None
+        assert batch.tokens is not None and batch.video_index is not None
         fused = torch.cat([project(batch.features[name][:, 0]) for name, project in self.project.items()], -1)
-        video = self.first(self.drop(fused))[batch.owner].unsqueeze(1)
+        video = self.first(self.drop(fused))[batch.video_index].unsqueeze(1)
         words = self.drop(self.embed(batch.tokens[:, 1:-1]))
         said, _ = self.lstm(torch.cat([video, words], 1))
         real = batch.tokens[:, 1:] != PAD
@@ -224,8 +224,8 @@ def captions(words: int, features: dict[str, Tensor]) -> Batch:
     tokens = torch.where(places < lengths, tokens, torch.where(places == lengths, EOS, PAD))
     tokens[:, 0] = BOS
     masks = {name: torch.ones(rows.shape[:2], dtype=torch.bool) for name, rows in features.items()}
-    owner = torch.arange(TRAIN_VIDEOS).repeat_interleave(TRAIN_CAPTIONS)
-    return Batch(tuple(map(str, range(TRAIN_VIDEOS))), features, masks, tokens, owner)
+    video_index = torch.arange(TRAIN_VIDEOS).repeat_interleave(TRAIN_CAPTIONS)
+    return Batch(tuple(map(str, range(TRAIN_VIDEOS))), features, masks, tokens, video_index)
 
 
 def training(words: int, rounds: int) -> None:

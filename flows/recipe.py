@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from flows.yaml_text import read_yaml
 from models.captioners.vre.captioner import VreOptions
-from models.decoding.search import SearchOptions
+from models.decoding.beam_search import SearchOptions
 from models.tagger import TaggerOptions
 from models.zoo import CaptionerOptions
 from storage.datasets import DatasetOptions

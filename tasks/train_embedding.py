@@ -132,10 +132,10 @@ def retrieval(
     """Videos and their captions as BOS w1 .. wn EOS -> R@1, 5 and 10 of captions for videos and of videos for captions."""
     rows = [numbers[1:] for of_video in captions.values() for numbers in of_video]
     counts = torch.tensor([len(of_video) for of_video in captions.values()], device=device)
-    owner = torch.arange(len(captions), device=device).repeat_interleave(counts)
+    video_index = torch.arange(len(captions), device=device).repeat_interleave(counts)
     starts = range(0, len(rows), _BATCH)
     said = torch.cat([net.sentences(pad(rows[start : start + _BATCH]).to(device)) for start in starts])
-    return recalls(said, embed_videos(net, access, list(captions), device), owner)
+    return recalls(said, embed_videos(net, access, list(captions), device), video_index)
 
 
 @torch.no_grad()

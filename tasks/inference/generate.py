@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from models.captioner import Captioner
-from models.decoding.search import SearchOptions, search
+from models.decoding.beam_search import SearchOptions, search
 from models.metrics.corpus import score_corpus
 from models.types import Decoded
 from storage.results import CaptionRow

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.decoding.search import SearchOptions
+from models.decoding.beam_search import SearchOptions
 from storage.catalogue import Catalogue
 from storage.datasets.user_files import ROOT, USER_FILES, UserClip, UserFilesOptions
 from storage.files.garbage_collection import lock_name

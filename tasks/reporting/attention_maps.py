@@ -16,7 +16,7 @@ from torch import Tensor
 from models.captioner import Captioner
 from models.captioners.g2l.captioner import G2lOptions
 from models.captioners.g2l.decoder import GruDecoder
-from models.captioners.g2l.encoder import G2lReader
+from models.captioners.g2l.encoder import G2lAttention
 from models.captioners.gld import TopDownOptions
 from models.captioners.vre.captioner import VreOptions
 from models.types import BOS
@@ -200,13 +200,13 @@ def _g2l_regions(
 ) -> Iterator[tuple[str, tuple[tuple[Region, ...], ...]]]:
     """The captions once more, word by word, to see which regions of which key frames each word was read from."""
     decoder = cast(GruDecoder, captioner.decoder)
-    local = cast(G2lReader, decoder.reader).local
+    local = cast(G2lAttention, decoder.reader).local
     if local is None:
         return
     for batch, memory in _batches(captioner, access, rows, device):
         said = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
         looks: list[tuple[Tensor, Tensor]] = []
-        watching = local.register_forward_hook(lambda _, given, __: looks.append(local.look(*given)[:2]))  # noqa: B023
+        watching = local.register_forward_hook(lambda _, given, __: looks.append(local.regions(*given)[:2]))  # noqa: B023
         with torch.inference_mode():
             state = decoder.start(memory)
             for place in range(max(map(len, said), default=0)):

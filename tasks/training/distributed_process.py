@@ -77,10 +77,10 @@ def run_process(task: Path) -> int:
     try:
         result = stage.function(context, options.model_validate(values["options"]), **inputs)
     except LongtakeError as error:
-        if ranks.leads or not (folder / RESULT).exists():
+        if ranks.is_main_process or not (folder / RESULT).exists():
             write_json(folder / RESULT, {"error": str(error)})
         return 1
-    if ranks.leads:
+    if ranks.is_main_process:
         write_json(folder / RESULT, {"made": {"count": result.count, "summary": result.summary}})
     dist.barrier()  # no process leaves while another still communicates
     dist.destroy_process_group()

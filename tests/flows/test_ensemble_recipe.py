@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from flows.recipe import check_recipe, load_recipe
+from models.decoding.beam_search import search
 from models.decoding.ensemble import Ensemble
-from models.decoding.search import search
 from storage.errors import UsageError
 from storage.results import read_captions, read_scores
 from storage.text.references import References

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.captioners.lstm import SaLstmOptions
-from models.decoding.search import SearchOptions
+from models.decoding.beam_search import SearchOptions
 from models.tagger import TaggerOptions
 from storage.media.frame_sampling import Clips
 from storage.options import Options

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.decoding.search import greedy
+from models.decoding.greedy_and_sampling import greedy
 from models.types import BOS, EOS, PAD, Batch
 from storage.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tasks.evaluation import self_retrieval as module

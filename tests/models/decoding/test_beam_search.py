@@ -10,10 +10,12 @@ import torch
 from pydantic import ValidationError
 
 from models.captioner import Captioner
-from models.decoding.likelihood import caption_log_probs
-from models.decoding.search import SearchOptions, beam, greedy, sample, search
-from models.decoding.token_selection import draw, nucleus, third_words, top
+from models.decoding.beam_search import SearchOptions, beam, search
+from models.decoding.greedy_and_sampling import greedy, sample
+from models.decoding.logits_processing import nucleus, repeated_trigram_ends, sample_token
+from models.layers.top_k import stable_top_k
 from models.types import BOS, EOS, PAD, UNK, Batch, Decoded
+from tests.models.caption_likelihood import caption_log_probs
 from tests.models.toy_captions import toy_captioner, toy_features
 
 WORDS = 3
@@ -160,7 +162,7 @@ def test_equal_scores_go_to_the_lower_token_and_the_better_hypothesis() -> None:
 
 def test_top_is_ordered_and_stable_for_any_float() -> None:
     scores = torch.tensor([[-1.0, 0.0, -0.0, 2.5, -torch.inf, 2.5, -1e-30, 1e-30, torch.inf]])
-    values, places = top(scores, 9)
+    values, places = stable_top_k(scores, 9)
     assert places.tolist() == [[8, 3, 5, 7, 1, 2, 6, 0, 4]]
     assert torch.equal(values, scores.gather(1, places))
 
@@ -172,7 +174,7 @@ def test_top_of_many_equals_sorting_them_all(distinct: int) -> None:
     scores[:, 2990:] = scores[:, :11]  # the end that fills no piece has large ones too
     expected, order = scores.sort(dim=1, descending=True, stable=True)
     for k in (1, 5, 11):
-        values, places = top(scores, k)
+        values, places = stable_top_k(scores, k)
         assert torch.equal(values, expected[:, :k]) and torch.equal(places, order[:, :k])
 
 
@@ -255,7 +257,7 @@ def test_blocked_trigrams_are_said_once(way: str) -> None:
 
 def test_the_third_words_of_trigrams_said_before() -> None:
     said = torch.tensor([[4, 5, 6, 4, 5, 7, 4, 5], [4, 4, 4, 4, 4, 4, 4, 4], [4, 5, 6, 7, 8, 9, 4, 6]])
-    assert [sorted({*row} - {PAD}) for row in third_words(said).tolist()] == [[6, 7], [4], []]
+    assert [sorted({*row} - {PAD}) for row in repeated_trigram_ends(said).tolist()] == [[6, 7], [4], []]
 
 
 @torch.no_grad()
@@ -280,9 +282,9 @@ def test_captions_begin_with_their_prefix_and_are_scored_with_it(way: str) -> No
     if way != "sample":
         free = WAYS[way](captioner, features, masks, block_trigrams=True)
         assert torch.equal(told.tokens[2], free.tokens[2])
-    tokens, owner = told.tokens.flatten(0, 1), torch.arange(3).repeat_interleave(told.tokens.shape[1])
+    tokens, video_index = told.tokens.flatten(0, 1), torch.arange(3).repeat_interleave(told.tokens.shape[1])
     with_bos = torch.cat([torch.full_like(tokens[:, :1], BOS), tokens], 1)
-    own = caption_log_probs(captioner, features, masks, with_bos, owner)
+    own = caption_log_probs(captioner, features, masks, with_bos, video_index)
     assert torch.allclose(own, told.log_probs.flatten(), atol=1e-4)
 
 
@@ -314,10 +316,16 @@ def test_top_p_keeps_the_fewest_most_likely_words_that_reach_it() -> None:
 
 def test_a_draw_follows_its_chance_and_never_takes_what_is_impossible() -> None:
     log_probs = torch.tensor([0.0, 0.5, 0.0, 0.25, 0.25, 0.0]).log().repeat(5, 1)
-    assert draw(log_probs, torch.tensor([0.0, 0.49, 0.51, 0.76, 1.0])).tolist() == [1, 1, 3, 4, 4]
+    assert sample_token(log_probs, torch.tensor([0.0, 0.49, 0.51, 0.76, 1.0])).tolist() == [1, 1, 3, 4, 4]
     # at temperature 0.5 probabilities are squared: 4/6, 1/6, 1/6
-    assert draw(log_probs, torch.tensor([0.6, 0.66, 0.68, 0.82, 0.84]), temperature=0.5).tolist() == [1, 1, 3, 3, 4]
-    assert draw(log_probs, torch.tensor([0.0, 0.6, 0.7, 0.99, 1.0]), top_p=0.6).tolist() == [1, 1, 3, 3, 3]
+    assert sample_token(log_probs, torch.tensor([0.6, 0.66, 0.68, 0.82, 0.84]), temperature=0.5).tolist() == [
+        1,
+        1,
+        3,
+        3,
+        4,
+    ]
+    assert sample_token(log_probs, torch.tensor([0.0, 0.6, 0.7, 0.99, 1.0]), top_p=0.6).tolist() == [1, 1, 3, 3, 3]
 
 
 def test_samples_with_top_p_stay_in_the_nucleus() -> None:

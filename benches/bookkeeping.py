@@ -57,17 +57,17 @@ def build(folder: Path, videos: int) -> tuple[Path, Path, Path]:
                 file.write(json.dumps({"video": path.stem, "caption": f"{text} {n % 97}"}) + "\n")
     workspace = Workspace.open(root)
     loaded = load_recipe(str(recipe), (), data)
-    inventory = snapshot_dataset(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
+    snapshot = snapshot_dataset(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
     pts = np.arange(48) / 24
     FileCache(workspace.file_cache_path).note_probes(
-        dict.fromkeys(inventory.contents.values(), CachedProbe(PROBE, pts)), PROBE_VERSION
+        dict.fromkeys(snapshot.contents.values(), CachedProbe(PROBE, pts)), PROBE_VERSION
     )
     plan = plan_pipeline(loaded, workspace, until="extract_features")
     (source,) = plan.steps[-1].prepared.values()
     store = FeatureStore.create(workspace.features / source.store, provenance={"extractor_key": source.key})
     with store.writer(publish_seconds=1e9) as writer:
         row = np.zeros((8, 32), np.float16)
-        for id, key in inventory.record_keys.items():
+        for id, key in snapshot.record_keys.items():
             writer.add(id, key, row)
     for step in plan.steps:
         step.execute()

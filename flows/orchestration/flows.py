@@ -21,7 +21,7 @@ from flows.refresh import Refreshed, find_changes, refresh
 from storage.datasets import READERS
 from storage.media.shots import ShotOptions
 from storage.options import Options
-from storage.text.caption_formats import as_row
+from storage.text.caption_writers import as_row
 from storage.workspace import Workspace
 from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.broken_pipe import survive_broken_pipe

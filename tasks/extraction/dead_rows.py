@@ -44,7 +44,8 @@ def find_dead_rows(workspace: Workspace, keep: int = 1) -> list[DeadRows]:
         if path.parent.name == IMPORTED or not path.is_dir():
             continue
         opened = FeatureStore.open(path)
-        dead = opened.count - len(opened.view().fresh(wanted[name]))
+        view = opened.view()
+        dead = len(view) - len(view.fresh(wanted[name]))
         if dead:
             found.append(DeadRows(opened, wanted[name], dead))
     return found

@@ -257,7 +257,7 @@ def test_tables_made_for_another_vocabulary_are_refused(toy: ToyRun, tmp_path: P
         (tmp_path / file.name).write_bytes(file.read_bytes())
     name = "references-train.parquet"
     (tmp_path / name).write_bytes((other.folder / name).read_bytes())
-    with pytest.raises(Mismatch, match="its numbers mean other words"):
+    with pytest.raises(Mismatch, match="its token ids mean other words"):
         policy_gradient(References(tmp_path), BOOST.boosting, 8)
 
 

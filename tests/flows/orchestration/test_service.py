@@ -25,6 +25,7 @@ import yaml
 
 from storage.workspace import read_done
 from tests import ROOT
+from tests.ports import free_port
 
 pytestmark = pytest.mark.service
 RECIPE = {
@@ -42,12 +43,6 @@ RECIPE = {
     "runtime": {"decoders": 1, "threads": 1, "device": "cpu"},
 }
 PATIENCE = 900.0  # seconds; machines are shared
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(what: str, ready: Callable[[], Any], patience: float = PATIENCE) -> Any:

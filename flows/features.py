@@ -9,10 +9,10 @@ from pydantic import TypeAdapter
 
 from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
 from storage.errors import StorageError, UsageError
-from storage.features.exporting import ExportReport, Form, export_features
+from storage.features.exporting import ExportFormat, ExportReport, export_features
 from storage.features.import_sources import read_ids
 from storage.features.importing import ImportReport, import_features, imports
-from storage.features.remote_store import RemoteFeatures, Transfer
+from storage.features.s3_sync import RemoteFeatures, Transfer
 from storage.features.store import FeatureDType, FeatureStore
 from storage.records import Problem
 from storage.workspace import Workspace
@@ -74,7 +74,7 @@ def describe_store(name: str, store: FeatureStore) -> dict[str, Any]:
         "without_steps": sum(not length for length in lengths.values()),
         "older_rows": len(view) - len(lengths),
         "damaged": sum(view.table()["damaged"].to_pylist()),
-        "shape": ["L", *(store.tail or ())],
+        "shape": ["L", *(store.feature_shape or ())],
         "dtype": store.dtype.name,
         "bytes": sum(path.stat().st_size for path in files),
         "segments": len(view.segments),
@@ -111,7 +111,7 @@ def verify_stores(workspace: Workspace, name: str | None, drop: bool) -> tuple[d
 
 
 def export_store(
-    workspace: Workspace, name: str, form: Form, path: Path | None, ids: Path | None, overwrite: bool
+    workspace: Workspace, name: str, form: ExportFormat, path: Path | None, ids: Path | None, overwrite: bool
 ) -> ExportReport:
     """Export a store to a folder of .npy or an HDF5 file, by default beside the user: <name> or <name>.h5."""
     _, store = find_store(workspace, name)

@@ -1,4 +1,4 @@
-"""A captioner: an encoder and a decoder, at times a reconstructor, and the teacher-forced pass over a batch."""
+"""A captioner: an encoder, a decoder, optionally a reconstructor, and the teacher-forced pass over a batch."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from models.captioners.recnet.reconstructors import Reconstruction, Reconstructor
-from models.decoding.scheduled_sampling import Own, mixed_words
-from models.layers.lstm_decoder import DecoderWithStates, ForcedStates
-from models.types import PAD, Batch, Decoder, Encoder, Memory
+from models.decoding.scheduled_sampling import Own, mix_tokens
+from models.types import PAD, Batch, Decoder, DecoderWithStates, Encoder, Memory, TeacherForcedStates
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Forced:
-    """A teacher-forced pass over N captions with R real tokens, EOS included.
+class TeacherForced:
+    """A teacher-forced pass over N captions with R valid tokens, EOS included.
 
-    logits (R, V) and words (R,), those that were to be said; real (N, L-1) says where they stand; memory of N; states
-    are the decoder's, kept when the captioner has a reconstructor."""
+    logits (R, V) and the target tokens (R,); valid (N, L-1) says where they are; memory of N; states are the decoder's,
+    kept if the captioner has a reconstructor."""
 
     logits: Tensor
-    words: Tensor
-    real: Tensor
+    tokens: Tensor
+    valid: Tensor
     memory: Memory
-    states: ForcedStates | None
+    states: TeacherForcedStates | None
 
 
 class Captioner(nn.Module):
-    """Encodes videos and says how likely captions of them are. Searches drive `decoder` step by step."""
+    """An encoder and a decoder with a teacher-forced pass; searches and samplers drive `decoder` step by step."""
 
     encoder: Encoder
     decoder: Decoder
@@ -44,7 +43,7 @@ class Captioner(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.reconstructor = reconstructor
-        self._kept: dict[Hashable, tuple[Batch, Any]] | None = None
+        self._cache: dict[Hashable, tuple[Batch, Any]] | None = None
 
     def encode(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
         """features name -> (B, T, D), masks name -> (B, T) -> Memory of B, ready for the decoder."""
@@ -54,73 +53,73 @@ class Captioner(nn.Module):
         """B videos with N captions of L tokens -> log-probabilities (N, L-1, V) of tokens 1 .. L-1 given those before.
 
         A video is encoded once, however many captions it has."""
-        return torch.log_softmax(self.decoder.forced(*self._prepared(batch)).float(), dim=-1)
+        return torch.log_softmax(self.decoder.teacher_forced(*self._prepare(batch)).float(), dim=-1)
 
     def word_logits(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> tuple[Tensor, Tensor]:
-        """The same pass at the R real tokens only, EOS included: logits (R, V) and the tokens (R,).
+        """The same pass at the R valid tokens only, EOS included: logits (R, V) and the target tokens (R,).
 
-        With `truth` below 1 the words fed are mixed with the captioner's own (`models.decoding.scheduled_sampling`);
-        those to be said stay the true ones."""
-        said = self.forced_pass(batch, truth, own)
-        return said.logits, said.words
+        With `truth` below 1 the input tokens are mixed with the captioner's own (`models.decoding.scheduled_sampling`);
+        the targets stay the true ones."""
+        output = self.teacher_forced_pass(batch, truth, own)
+        return output.logits, output.tokens
 
-    def forced_pass(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> Forced:
-        """`word_logits` and what a reconstructor needs to know of the pass."""
-        return self._once("forced", batch, truth, own, lambda: self._force(batch, truth, own))
+    def teacher_forced_pass(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> TeacherForced:
+        """`word_logits` and what a reconstructor needs of the pass."""
+        return self._once("teacher_forced", batch, truth, own, lambda: self._teacher_forced(batch, truth, own))
 
-    def rebuilt(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> Reconstruction:
-        """The rows of the videos as the reconstructor imagines them from each caption."""
+    def reconstruct(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> Reconstruction:
+        """The rows of the videos as the reconstructor predicts them from each caption."""
         reconstructor = self.reconstructor
         if reconstructor is None:
             raise ValueError("this captioner has no reconstructor: train one of kind recnet, or leave the term out")
 
-        def make() -> Reconstruction:
-            said = self.forced_pass(batch, truth, own)
-            assert said.states is not None
-            return reconstructor(said.states, said.real, said.memory.mask)
+        def compute() -> Reconstruction:
+            output = self.teacher_forced_pass(batch, truth, own)
+            assert output.states is not None
+            return reconstructor(output.states, output.valid, output.memory.mask)
 
-        return self._once("rebuilt", batch, truth, own, make)
+        return self._once("reconstruction", batch, truth, own, compute)
 
     @contextmanager
     def sharing(self) -> Iterator[None]:
-        """Inside, a pass over the same batch is made once, for all who ask for it. The weights must not change inside."""
-        outer, self._kept = self._kept, {}
+        """Inside, a pass over the same batch is computed once, for all who ask for it. The weights must not change."""
+        outer, self._cache = self._cache, {}
         try:
             yield
         finally:
-            self._kept = outer
+            self._cache = outer
 
-    def _once(self, what: str, batch: Batch, truth: float, own: Own, make: Callable[[], _T]) -> _T:
-        if self._kept is None:
-            return make()
+    def _once(self, what: str, batch: Batch, truth: float, own: Own, compute: Callable[[], _T]) -> _T:
+        if self._cache is None:
+            return compute()
         key = (what, id(batch), truth, own, self.training, torch.is_grad_enabled())
-        if key not in self._kept:
-            self._kept[key] = (batch, make())  # the batch is kept too, so that no other gets its id
-        found: _T = self._kept[key][1]
-        return found
+        if key not in self._cache:
+            self._cache[key] = (batch, compute())  # the batch is kept too, so that no other gets its id
+        cached: _T = self._cache[key][1]
+        return cached
 
-    def _force(self, batch: Batch, truth: float, own: Own) -> Forced:
-        tokens, memory = self._prepared(batch)
-        real = tokens[:, 1:] != PAD
-        fed = tokens if truth >= 1 else mixed_words(self.decoder, tokens, memory, truth, own)
+    def _teacher_forced(self, batch: Batch, truth: float, own: Own) -> TeacherForced:
+        tokens, memory = self._prepare(batch)
+        valid = tokens[:, 1:] != PAD
+        inputs = tokens if truth >= 1 else mix_tokens(self.decoder, tokens, memory, truth, own)
         states = None
         if self.reconstructor is None:
-            logits = self.decoder.forced(fed, memory, real)
+            logits = self.decoder.teacher_forced(inputs, memory, valid)
         else:
             if not isinstance(self.decoder, DecoderWithStates):
                 raise TypeError(
                     f"a {type(self.decoder).__name__} does not return the states that a reconstructor reads"
                 )
-            logits, states = self.decoder.forced_states(fed, memory, real)
-        return Forced(logits.float(), tokens[:, 1:][real], real, memory, states)
+            logits, states = self.decoder.teacher_forced_states(inputs, memory, valid)
+        return TeacherForced(logits.float(), tokens[:, 1:][valid], valid, memory, states)
 
-    def _prepared(self, batch: Batch) -> tuple[Tensor, Memory]:
+    def _prepare(self, batch: Batch) -> tuple[Tensor, Memory]:
         """The captions' tokens (N, L) and the memory of each caption's video."""
-        if batch.tokens is None or batch.owner is None:
+        if batch.tokens is None or batch.video_index is None:
             raise ValueError(
-                f"the batch of {', '.join(batch.video_ids[:3])}... has no captions to force: it was made for features only"
+                f"the batch of {', '.join(batch.video_ids[:3])}... has no captions to force: it holds features only"
             )
-        return batch.tokens, self.encode(batch.features, batch.masks).select(batch.owner)
+        return batch.tokens, self.encode(batch.features, batch.masks).select(batch.video_index)
 
 
 def wanted_sizes(names: tuple[str, ...], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -1,17 +1,17 @@
-"""VSE++: videos and sentences in one space, where a sentence lies close to the video it describes.
+"""VSE++: a joint embedding of videos and sentences, in which a sentence is close to the video it describes.
 
-s(I, c), the cosine of the two, is what GLD's global reward asks for; trained by the hardest negative of a batch, and before
-that by all of them: while nothing is told apart, those alone pull all into one point, where the loss is twice the margin."""
+s(I, c), the cosine of the two, is what GLD's global reward uses. Trained by the hardest negative of a batch, and in the first
+epochs by all of them: at first the hardest alone pull everything into one point, where the loss is twice the margin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.layers.temporal_encoder import masked_mean
+from models.layers.temporal_encoder import pooled
 from models.options import Options
 from models.types import EOS, PAD, Batch
 
@@ -59,28 +59,28 @@ class VisualSemantic(nn.Module):
         return nn.functional.normalize(self.head(vector), dim=-1)
 
     def sentences(self, tokens: Tensor) -> Tensor:
-        """tokens (N, L) as w1 .. wn EOS PAD.., without BOS -> (N, S). Nothing behind EOS plays a part."""
+        """tokens (N, L) as w1 .. wn EOS PAD.., without BOS -> (N, S). Tokens after EOS are ignored."""
         ends = (tokens == EOS) | (tokens == PAD)
         first = torch.where(ends.any(1), ends.to(torch.int8).argmax(1), tokens.shape[1] - 1)
-        said = tokens.gather(1, first.unsqueeze(1)).squeeze(1)
-        last = (first - (said == PAD).long()).clamp(min=0)
+        end = tokens.gather(1, first.unsqueeze(1)).squeeze(1)
+        last = (first - (end == PAD).long()).clamp(min=0)
         states, _ = self.gru(self.embed(tokens[:, : int(last.max()) + 1]))
         rows = torch.arange(len(tokens), device=tokens.device)
         return nn.functional.normalize(states[rows, last], dim=-1)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """B videos with N captions -> their scores s (N, B) and the captions' owners (N,)."""
-        if batch.tokens is None or batch.owner is None:
-            raise ValueError("an embedding learns from videos with captions, this batch was made for features only")
-        return scores(self.sentences(batch.tokens[:, 1:]), self.videos(batch.features, batch.masks)), batch.owner
+        """B videos with N captions -> their scores s (N, B) and video_index (N,)."""
+        if batch.tokens is None or batch.video_index is None:
+            raise ValueError("an embedding is trained on videos with captions, this batch holds features only")
+        return scores(self.sentences(batch.tokens[:, 1:]), self.videos(batch.features, batch.masks)), batch.video_index
 
 
 class SumOfHinges:
     """(embedding, batch) -> the mean over all captions of `sum_of_hinges`."""
 
     def __call__(self, embedding: VisualSemantic, batch: Batch) -> Tensor:
-        found, owner = embedding(batch)
-        return sum_of_hinges(found, owner, embedding.options.margin).mean()
+        scores, video_index = embedding(batch)
+        return sum_of_hinges(scores, video_index, embedding.options.margin).mean()
 
 
 class MaxOfHinges:
@@ -93,8 +93,8 @@ class MaxOfHinges:
         return SumOfHinges() if epoch < self.easy else self
 
     def __call__(self, embedding: VisualSemantic, batch: Batch) -> Tensor:
-        found, owner = embedding(batch)
-        return max_of_hinges(found, owner, embedding.options.margin).mean()
+        scores, video_index = embedding(batch)
+        return max_of_hinges(scores, video_index, embedding.options.margin).mean()
 
 
 def scores(sentences: Tensor, videos: Tensor) -> Tensor:
@@ -102,66 +102,46 @@ def scores(sentences: Tensor, videos: Tensor) -> Tensor:
     return sentences @ videos.T
 
 
-def hardest(scores: Tensor, owner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def hardest(scores: Tensor, video_index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """scores (N, B), owner (N,) -> for each caption its own score, that of the video which fits it best among the others,
     and that of the caption of another video which fits its own video best: (N,) each, -inf where there is no other."""
-    others = torch.arange(scores.shape[1], device=scores.device) != owner.unsqueeze(1)
-    own = scores.gather(1, owner.unsqueeze(1)).squeeze(1)
+    others = torch.arange(scores.shape[1], device=scores.device) != video_index.unsqueeze(1)
+    own = scores.gather(1, video_index.unsqueeze(1)).squeeze(1)
     foreign = scores.masked_fill(~others, -torch.inf)
-    return own, foreign.amax(1), foreign.amax(0)[owner]
+    return own, foreign.amax(1), foreign.amax(0)[video_index]
 
 
-def max_of_hinges(scores: Tensor, owner: Tensor, margin: float) -> Tensor:
+def max_of_hinges(scores: Tensor, video_index: Tensor, margin: float) -> Tensor:
     """scores (N, B), owner (N,) -> (N,): by how much the hardest other video and the hardest caption of another video come
     closer than `margin` to each caption's own score, the two added."""
-    own, video, caption = hardest(scores, owner)
+    own, video, caption = hardest(scores, video_index)
     return (margin + video - own).clamp(min=0) + (margin + caption - own).clamp(min=0)
 
 
-def sum_of_hinges(scores: Tensor, owner: Tensor, margin: float) -> Tensor:
+def sum_of_hinges(scores: Tensor, video_index: Tensor, margin: float) -> Tensor:
     """The same added up over all other videos and all captions of other videos, not of the hardest alone: (N,)."""
-    own = scores.gather(1, owner.unsqueeze(1))
-    videos = torch.arange(scores.shape[1], device=scores.device) != owner.unsqueeze(1)
-    captions = owner != owner.unsqueeze(1)
+    own = scores.gather(1, video_index.unsqueeze(1))
+    videos = torch.arange(scores.shape[1], device=scores.device) != video_index.unsqueeze(1)
+    captions = video_index != video_index.unsqueeze(1)
     closer_videos = (margin + scores - own).clamp(min=0) * videos
-    closer_captions = (margin + scores[:, owner].T - own).clamp(min=0) * captions
+    closer_captions = (margin + scores[:, video_index].T - own).clamp(min=0) * captions
     return closer_videos.sum(1) + closer_captions.sum(1)
 
 
-def recalls(sentences: Tensor, videos: Tensor, owner: Tensor) -> dict[str, float]:
+def recalls(sentences: Tensor, videos: Tensor, video_index: Tensor) -> dict[str, float]:
     """sentences (N, S), videos (B, S), owner (N,) -> the share of sentences whose video is among the first K ("video R@K"),
     and of videos that have one of their sentences among the first K ("caption R@K"). Equal scores rank before one's own;
-    a video without sentences takes no part."""
-    own = (sentences * videos[owner]).sum(1)
-    best = torch.full((len(videos),), -torch.inf, device=own.device).scatter_reduce(0, owner, own, "amax")
-    place = torch.ones(len(sentences), dtype=torch.int64, device=own.device)
-    caption_place = torch.ones(len(videos), dtype=torch.int64, device=own.device)
+    a video without sentences is left out."""
+    own = (sentences * videos[video_index]).sum(1)
+    best = torch.full((len(videos),), -torch.inf, device=own.device).scatter_reduce(0, video_index, own, "amax")
+    rank = torch.ones(len(sentences), dtype=torch.int64, device=own.device)
+    caption_rank = torch.ones(len(videos), dtype=torch.int64, device=own.device)
     for start in range(0, len(sentences), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        block = scores(sentences[part], videos)
-        others = torch.arange(len(videos), device=own.device) != owner[part].unsqueeze(1)
-        place[part] += ((block >= own[part].unsqueeze(1) - TIE) & others).sum(1)
-        caption_place += ((block >= best - TIE) & others).sum(0)
-    caption_place = caption_place[best > -torch.inf]
-    found = {f"video R@{k}": (place <= k).double().mean().item() for k in RANKS}
-    return found | {f"caption R@{k}": (caption_place <= k).double().mean().item() for k in RANKS}
-
-
-def as_rows(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """x (B, T, D), (B, T, S, D) or (B, T, Y, X, D), mask (B, T) -> (B, T*S, D) and (B, T*S): cells of a grid are rows too."""
-    return x.flatten(1, -2), mask.repeat_interleave(x.shape[2:-1].numel(), dim=1)
-
-
-def pooled(features: dict[str, Tensor], masks: dict[str, Tensor], names: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The named features (B, T, D_i) or (B, T, S, D_i), masks (B, T) -> the mean of each one's real rows, side by side
-    (B, sum of D_i), zeros for one that a video lacks; and whether a video has any (B,)."""
-    missing = [name for name in names if name not in features or name not in masks]
-    if missing:
-        raise ValueError(
-            f"{', '.join(names)} are read but the batch has no {', '.join(missing)}; "
-            f"it has {', '.join(sorted(features)) or 'nothing'}"
-        )
-    rows = [as_rows(features[name], masks[name]) for name in names]
-    # Rows that are not real may hold anything, NaN included.
-    means = [masked_mean(x.masked_fill(~mask.unsqueeze(-1), 0.0), mask) for x, mask in rows]
-    return torch.cat(means, dim=1), torch.stack([mask.any(1) for _, mask in rows]).any(0)
+        block = slice(start, start + _BLOCK)
+        found = scores(sentences[block], videos)
+        others = torch.arange(len(videos), device=own.device) != video_index[block].unsqueeze(1)
+        rank[block] += ((found >= own[block].unsqueeze(1) - TIE) & others).sum(1)
+        caption_rank += ((found >= best - TIE) & others).sum(0)
+    caption_rank = caption_rank[best > -torch.inf]
+    recall = {f"video R@{k}": (rank <= k).double().mean().item() for k in RANKS}
+    return recall | {f"caption R@{k}": (caption_rank <= k).double().mean().item() for k in RANKS}

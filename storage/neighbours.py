@@ -1,4 +1,4 @@
-"""The table of nearest neighbours: for every video the training videos most like it, and the near twins among them.
+"""The table of nearest neighbours: for every video the training videos most like it, and the near duplicates among them.
 
 neighbours.parquet          video_id, split, neighbours (ids, nearest first), distances; its metadata say what was compared
 blocks/rows-<split>-<range> the same for some rows, while the table is being made: what a kill leaves is used again
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import MissingFeatures, StorageError
 
-_FACTS = b"longtake_neighbours"
+_METADATA = b"longtake_neighbours"
 _SCHEMA = pa.schema(
     [
         ("video_id", pa.string()),
@@ -32,8 +32,8 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class NeighbourFacts:
-    """What a table was made from."""
+class NeighbourMetadata:
+    """What a table was computed from."""
 
     feature: str
     feature_key: str
@@ -51,19 +51,19 @@ def neighbour_table(
     ids: Sequence[str],
     split: str,
     items: Sequence[str],
-    numbers: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int64],
     distances: npt.NDArray[np.float64],
-    facts: NeighbourFacts,
+    metadata: NeighbourMetadata,
 ) -> pa.Table:
-    """n ids, the ids of the items, numbers of items (n, k) and distances (n, k) -> one row an id."""
-    offsets = pa.array(np.arange(len(ids) + 1) * numbers.shape[1], pa.int32())
+    """n ids, the ids of the items, indices of items (n, k) and distances (n, k) -> one row per id."""
+    offsets = pa.array(np.arange(len(ids) + 1) * indices.shape[1], pa.int32())
     columns = [
         pa.array(ids, pa.string()),
         pa.array([split] * len(ids), pa.string()),
-        pa.ListArray.from_arrays(offsets, pa.array(items, pa.string()).take(pa.array(numbers.ravel()))),
+        pa.ListArray.from_arrays(offsets, pa.array(items, pa.string()).take(pa.array(indices.ravel()))),
         pa.ListArray.from_arrays(offsets, pa.array(distances.ravel())),
     ]
-    return pa.table(columns, schema=_SCHEMA.with_metadata({_FACTS: json.dumps(asdict(facts)).encode()}))
+    return pa.table(columns, schema=_SCHEMA.with_metadata({_METADATA: json.dumps(asdict(metadata)).encode()}))
 
 
 def block_path(folder: Path, split: str, start: int, stop: int) -> Path:
@@ -71,18 +71,18 @@ def block_path(folder: Path, split: str, start: int, stop: int) -> Path:
     return folder / "blocks" / f"rows-{split}-{start:08}-{stop:08}.parquet"
 
 
-def read_block(path: Path, facts: NeighbourFacts) -> pa.Table | None:
+def read_block(path: Path, metadata: NeighbourMetadata) -> pa.Table | None:
     """The rows in a block's file; None if there is no such file, or it was made from something else."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException):
         return None
-    return table if _facts_of(table, path) == facts else None
+    return table if _metadata_of(table, path) == metadata else None
 
 
-def _facts_of(table: pa.Table, path: Path) -> NeighbourFacts:
+def _metadata_of(table: pa.Table, path: Path) -> NeighbourMetadata:
     try:
-        return NeighbourFacts(**json.loads((table.schema.metadata or {})[_FACTS]))
+        return NeighbourMetadata(**json.loads((table.schema.metadata or {})[_METADATA]))
     except (KeyError, ValueError, TypeError) as error:
         raise StorageError(
             f"{path} does not say what it was made from ({error!r}); run with '--force find_neighbours'"
@@ -94,7 +94,7 @@ class Neighbours:
     """The nearest training videos of every video in a table."""
 
     table: pa.Table
-    facts: NeighbourFacts
+    metadata: NeighbourMetadata
 
     @classmethod
     def open(cls, folder: Path) -> Neighbours:
@@ -103,7 +103,7 @@ class Neighbours:
             table = pq.read_table(path)
         except (OSError, pa.ArrowException) as error:
             raise StorageError(f"cannot read {path}: {error}; run with '--force find_neighbours'") from error
-        return cls(table, _facts_of(table, path))
+        return cls(table, _metadata_of(table, path))
 
     def __len__(self) -> int:
         return self.table.num_rows
@@ -116,7 +116,7 @@ class Neighbours:
         """The nearest training videos of one video and how far they are, nearest first; never the video itself."""
         if video_id not in self._rows:
             raise MissingFeatures(
-                f"{video_id} is not in the table of nearest neighbours: it has no '{self.facts.feature}' features, or its "
+                f"{video_id} is not in the table of nearest neighbours: it has no '{self.metadata.feature}' features, or its "
                 "split is not among the recipe's neighbours.queries"
             )
         row = self._rows[video_id]
@@ -148,21 +148,21 @@ def near_duplicate_rows(
     captions: video id -> its captions; a video without any has none here too."""
     rows = table.table.filter(pc.equal(table.table["split"], split))
     ids = rows["video_id"].to_pylist()
-    number = {id: n for n, id in enumerate(ids)}
-    owners = pc.list_parent_indices(rows["neighbours"].combine_chunks()).to_numpy()
+    order = {id: n for n, id in enumerate(ids)}
+    query_rows = pc.list_parent_indices(rows["neighbours"].combine_chunks()).to_numpy()
     names = pc.list_flatten(rows["neighbours"].combine_chunks())
     distances = pc.list_flatten(rows["distances"].combine_chunks()).to_numpy()
-    seen: set[frozenset[str]] = set()
+    pairs_seen: set[frozenset[str]] = set()
     pairs: list[NearDuplicates] = []
-    for place in np.argsort(distances, kind="stable"):
+    for position in np.argsort(distances, kind="stable"):
         if len(pairs) == most:
             break
-        first, second = ids[owners[place]], names[int(place)].as_py()
-        if (pair := frozenset((first, second))) in seen:
+        first, second = ids[query_rows[position]], names[int(position)].as_py()
+        if (pair := frozenset((first, second))) in pairs_seen:
             continue
-        seen.add(pair)
-        if number.get(second, len(ids)) < number[first]:
+        pairs_seen.add(pair)
+        if order.get(second, len(ids)) < order[first]:
             first, second = second, first
-        told = (tuple(captions.get(id, ())) for id in (first, second))
-        pairs.append(NearDuplicates(first, second, float(distances[place]), *told))
+        texts = (tuple(captions.get(id, ())) for id in (first, second))
+        pairs.append(NearDuplicates(first, second, float(distances[position]), *texts))
     return pairs

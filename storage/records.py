@@ -1,4 +1,4 @@
-"""The nouns that every room shares: a video, a caption, a problem, a reference to something made."""
+"""The records that every package shares: a video, a caption, a problem, a reference to a stage's result."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from storage.files.hashing import digest
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+TimeSpan = tuple[float, float]
+"""start and end in seconds"""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029/\\]")
 
@@ -40,7 +42,7 @@ class VideoRecord:
     id: str
     source: str | None
     split: Split
-    segment: tuple[float, float] | None = None
+    segment: TimeSpan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Caption:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something about one item that was noticed and worked around. `kind` is a short stable word for counting;
-    `quarantined` says that the item takes no part in the run; otherwise it is only reported."""
+    a `quarantined` item takes no part in the run, any other is only reported."""
 
     item: str
     kind: str
@@ -97,4 +99,4 @@ class ArtifactRef:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ArtifactRef:
-        return cls(**data | {"selected": tuple(data.get("selected", ()))})
+        return cls(**{**data, "selected": tuple(data.get("selected", ()))})

@@ -64,7 +64,7 @@ def _load(path: Path) -> RunRecord:
     try:
         data = json.loads(path.read_bytes())
         data["stages"] = {label: (stage, key) for label, (stage, key) in data["stages"].items()}
-        named = data.get("results") or _results_by_stage(data["stages"])
+        named = data["results"] if "results" in data else _results_by_stage(data["stages"])
         data["results"] = {name: [(stage, key) for stage, key in found] for name, found in named.items()}
         return RunRecord(**{**data, "stores": tuple(data["stores"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -5,25 +5,23 @@ artifacts/<stage>/<key>/    the result of one stage; it exists once done.json is
 features/                   Zarr feature stores
 runs/<recipe>/<id>.json     what each run used; what no run refers to can be collected
 ledger.sqlite               what is known of source files: fingerprints, probes, failures
-locks/                      files that are flock()ed; a killed holder frees its lock at once
+locks/                      lock files; the kernel frees the lock of a killed process
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from storage.errors import StorageError, explain_os_error, wrap_os_errors
 from storage.files.atomic import TEMP_MARK, write_json
+from storage.files.locks import is_locked, named_lock
 from storage.records import ArtifactRef
 
 FORMAT = 1
@@ -32,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 @dataclass(frozen=True)
 class Completion:
-    """The done-marker of a stage's result: what was made, from what, how long it took, and the files that belong to it."""
+    """The done-marker of a stage's result: its inputs, how long it took, and its files."""
 
     ref: ArtifactRef
     stage: str
@@ -53,8 +51,8 @@ def _safe(name: str) -> str:
     return name
 
 
-def _strangers(root: Path, marker: Path) -> bool:
-    """Whether a folder holds anything but halves of this marker."""
+def _has_foreign_files(root: Path, marker: Path) -> bool:
+    """Whether a folder holds anything but temporary files of this marker."""
     return any(not path.name.startswith(marker.name + TEMP_MARK) for path in root.iterdir())
 
 
@@ -67,13 +65,13 @@ class Workspace:
     @classmethod
     def open(cls, root: Path | str) -> Workspace:
         """Open the workspace, or make it if the folder is new or empty. Several may make it at once: whose marker is last
-        does not matter, and a marker on its way (or left by a killed writer) is no stranger's file."""
+        does not matter, and a marker on its way (or left by a killed writer) is no foreign file."""
         root = Path(root).expanduser().absolute()
         marker = root / "workspace.json"
         try:
             if not marker.is_file():
-                # the marker comes before all else, so whoever sees other files first looks for it once more
-                if root.is_dir() and _strangers(root, marker) and not marker.is_file():
+                # the marker comes before all else, so a process that sees other files first checks for it once more
+                if root.is_dir() and _has_foreign_files(root, marker) and not marker.is_file():
                     raise StorageError(
                         f"{root} is not empty and not a Longtake workspace; choose a new or empty folder with --workspace"
                     )
@@ -131,57 +129,23 @@ class Workspace:
             write_json(folder / "done.json", {**asdict(done), "ref": done.ref.to_json(), "files": files})
 
     def discard(self, stage: str, key: str) -> None:
-        """Forget a result so that it is made again: the marker goes first, so nothing half-removed looks done."""
+        """Forget a result so that it is recomputed: the marker goes first, so nothing half-removed looks done."""
         folder = self.folder(stage, key)
         with wrap_os_errors(folder):
             (folder / "done.json").unlink(missing_ok=True)
             if folder.is_dir():
                 shutil.rmtree(folder)
 
-    def all_done(self, stage: str) -> list[Completion]:
-        """Every finished result of a stage, newest first."""
-        parent = self.root / "artifacts" / _safe(stage)
-        found = [read_done(folder) for folder in (parent.iterdir() if parent.is_dir() else ())]
-        return sorted((done for done in found if done), key=lambda done: done.made_at, reverse=True)
-
-    @contextmanager
-    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Hold a named lock. Whoever comes second waits (and is told who holds it). The kernel frees the lock of a
-        process that dies, so a kill leaves nothing behind that blocks."""
-        path = self.root / "locks" / f"{_safe(name)}.lock"
-        with wrap_os_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
-        with file:
-            if not _try_lock(file.fileno()):
-                file.seek(0)
-                holder = file.read().strip()
-                if waiting:
-                    waiting(holder or "another process")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            with suppress(OSError):  # a courtesy to who waits: a full disk must not hinder what makes room
-                os.truncate(file.fileno(), 0)
-                os.write(file.fileno(), f"process {os.getpid()} since {time.strftime('%H:%M:%S')}".encode())
-            try:
-                yield
-            finally:
-                fcntl.flock(file, fcntl.LOCK_UN)
+    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
+        """Hold a named lock. A second process waits, and `waiting` hears who holds it."""
+        return named_lock(self._lock_path(name), waiting)
 
     def locked(self, name: str) -> bool:
-        """Whether somebody holds the lock at this moment."""
-        path = self.root / "locks" / f"{_safe(name)}.lock"
-        if not path.exists():
-            return False
-        with path.open("a+") as file:
-            return not _try_lock(file.fileno())
+        """Whether a process holds the lock at this moment."""
+        return is_locked(self._lock_path(name))
 
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    def _lock_path(self, name: str) -> Path:
+        return self.root / "locks" / f"{_safe(name)}.lock"
 
 
 def read_done(folder: Path) -> Completion | None:

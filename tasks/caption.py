@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from models.decoding.search import SearchOptions
+from models.decoding.beam_search import SearchOptions
 from storage.catalogue import Catalogue
 from storage.errors import MissingFeatures
 from storage.files.atomic import write_jsonl

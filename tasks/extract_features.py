@@ -239,12 +239,12 @@ def newest_keys(view: View, ids: Collection[str]) -> dict[str, str]:
 
 def _about(context: StageContext, source: FeatureSource) -> dict[str, Any]:
     """What later stages and the report need to know of a feature."""
-    tail = FeatureStore.open(context.workspace.features / source.store).tail
-    if tail is None:
+    feature_shape = FeatureStore.open(context.workspace.features / source.store).feature_shape
+    if feature_shape is None:
         raise MissingFeatures(
             f"no video gave any '{source.name}' features; 'longtake status' lists why each one is in the quarantine"
         )
-    return {**source.to_json(), "size": tail[-1], "shape": list(tail)}
+    return {**source.to_json(), "size": feature_shape[-1], "shape": list(feature_shape)}
 
 
 def versions() -> dict[str, str]:

@@ -125,7 +125,7 @@ def _write(
         "words": source.description,
         "weights": source.weights,
     }
-    store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), tail=(1,))
+    store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), feature_shape=(1,))
     there = store.view().fresh(owed)
     net = load_captioner(path, access, vocabulary).to(device)
     with progress_bar("finding key frames", len(owed), "videos") as shown, store.writer() as writer:

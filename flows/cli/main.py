@@ -39,7 +39,7 @@ from flows.cli.serve import serve
 from flows.cli.status import doctor, status
 from flows.cli.sweep import sweep, sweeps
 from flows.cli.weights import weights_app
-from flows.orchestration.process_lifetime import end_with_parent, treat_sigterm_as_interrupt
+from flows.orchestration.process_lifetime import end_with_starter, treat_sigterm_as_interrupt
 from storage.errors import LongtakeError, UsageError, explain_os_error
 from storage.workspace import Workspace
 
@@ -254,7 +254,7 @@ def gc(
 def main() -> None:
     """Run the command; failures that we can explain are printed without a traceback."""
     treat_sigterm_as_interrupt()
-    end_with_parent()
+    end_with_starter()
     try:
         app()
     except UsageError as error:

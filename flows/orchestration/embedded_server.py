@@ -6,7 +6,6 @@ is started for as long as this process lives, on the database in PREFECT_HOME.""
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from uuid import UUID
 
 from flows.orchestration.crash_recovery import HEARTBEAT, mark_crashed
 from storage.errors import LongtakeError, wrap_os_errors
+from storage.files.locks import file_lock
 from tasks.framework.progress import console
 
 _DRAIN_SECONDS = 120.0
@@ -68,9 +68,7 @@ def _embedded_api(home: Path) -> str:
 
     with wrap_os_errors(home):
         home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "longtake-start.lock").open("a")
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file_lock(home / "longtake-start.lock"):
         for _ in range(_TRIES):
             with suppress(ServerEnded):
                 server, url = start_server()

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from storage.files.parent_watch import end_with_parent
+
 _PARENT = "LONGTAKE_PARENT"
-_CHECK_SECONDS = 1.0
-_GRACE_SECONDS = 15.0
 _ROOT = Path(__file__).parents[2]
 
 
@@ -28,18 +26,7 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, _PARENT: str(os.getpid()), "PYTHONPATH": path}
 
 
-def end_with_parent() -> None:
-    """In such a module: end by SIGTERM when the process that started it is gone, and if that does not help, at once. What is
-    finished is kept, as after any kill."""
-    parent = os.environ.pop(_PARENT, "")
-    if not parent:
-        return
-
-    def watch() -> None:
-        while os.getppid() == int(parent):
-            time.sleep(_CHECK_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_GRACE_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
+def end_with_starter() -> None:
+    """In a module that got a `child_environment`: end when the process that started it is gone."""
+    if parent := os.environ.pop(_PARENT, ""):
+        end_with_parent(int(parent))

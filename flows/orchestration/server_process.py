@@ -8,11 +8,11 @@ from __future__ import annotations
 import socket
 import sys
 
-from flows.orchestration.process_lifetime import end_with_parent
+from flows.orchestration.process_lifetime import end_with_starter
 
 
 def main() -> None:
-    end_with_parent()  # first: importing Prefect takes seconds
+    end_with_starter()  # first: importing Prefect takes seconds
     import uvicorn
     from prefect.server.api.server import create_app
 

@@ -1,1 +1,1 @@
-"""The published captioners, a family a file: options and builders; `models.zoo` has the table."""
+"""The published captioners, one paper per file or folder: options, encoder, decoder, builder. `models.zoo` has the table."""

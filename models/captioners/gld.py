@@ -1,4 +1,4 @@
-"""GLD's two captioners: Show-Tell (ST) sees a video as one vector, Top-Down (TDA) looks at it place by place.
+"""GLD's two captioners: Show-Tell (ST) reads a video as one vector, Top-Down (TDA) attends to its grid cells or frames.
 
 Rows may be frames (B, T, D) or the cells of a grid in each frame (B, T, S, D); an image is a video of one frame."""
 
@@ -7,16 +7,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.captioners.show_tell_decoder import ShowTellDecoder
-from models.captioners.top_down_decoder import TopDownDecoder
-from models.layers.temporal_encoder import Join, TemporalEncoder
+from models.layers.attention import AdditiveAttention
+from models.layers.embedding import word_embedding
+from models.layers.output_layer import OutputLayer
+from models.layers.recurrent import lstm_step, open_forget_gate
+from models.layers.temporal_encoder import Join, TemporalEncoder, as_rows, pooled
+from models.layers.unrolling import Unrolling
 from models.options import Options
-from models.types import Memory
-from models.vse import as_rows, pooled
+from models.types import Memory, State
 
 
 class ShowTellOptions(Options):
@@ -31,18 +34,18 @@ class ShowTellOptions(Options):
     hidden: int = Field(512, ge=1)
     """Size of the LSTM."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the video's vector, words and outputs that is dropped in training."""
+    """Share of the video's vector, words and outputs that is dropped in training."""
 
 
 class TopDownOptions(Options):
-    """Top-Down: one LSTM that attends to the cells of a grid (or to frames), one that speaks."""
+    """Top-Down: one LSTM that attends to the cells of a grid (or to frames), one that predicts the words."""
 
     kind: Literal["top_down"] = "top_down"
     """Which captioner."""
     features: tuple[str, ...] = Field(min_length=1)
     """Names of the features it reads: grids or rows over time."""
     join: Join = "time"
-    """How several features meet: "time" (row after row) or "depth" (sampled at the same places, row beside row)."""
+    """How several features meet: "time" (row after row) or "depth" (sampled at the same positions, row beside row)."""
     embedding: int = Field(512, ge=1)
     """Size of a word's vector."""
     hidden: int = Field(512, ge=1)
@@ -50,7 +53,7 @@ class TopDownOptions(Options):
     attention: int = Field(512, ge=1)
     """Size of the space in which rows and state are compared."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the projected features, words and outputs that is dropped in training."""
+    """Share of the projected features, words and outputs that is dropped in training."""
 
 
 class PooledEncoder(nn.Module):
@@ -65,13 +68,13 @@ class PooledEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        vector, there = pooled(features, masks, self.names)
-        summary = self.dropout(self.project(vector)) * there.unsqueeze(1)
-        return Memory(summary.unsqueeze(1), there.unsqueeze(1), summary)
+        vector, present = pooled(features, masks, self.names)
+        summary = self.dropout(self.project(vector)) * present.unsqueeze(1)
+        return Memory(summary.unsqueeze(1), present.unsqueeze(1), summary)
 
 
 class GridEncoder(nn.Module):
-    """Features (B, T, D_i) or (B, T, S, D_i) -> Memory of tokens (B, T*S, H): time and space become one row of places."""
+    """Features (B, T, D_i) or (B, T, S, D_i) -> Memory of tokens (B, T*S, H): every cell of every frame."""
 
     def __init__(self, sizes: Mapping[str, int], hidden: int, join: Join, dropout: float):
         super().__init__()
@@ -81,6 +84,93 @@ class GridEncoder(nn.Module):
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
         flat = {name: as_rows(features[name], masks[name]) for name in self.names if name in features and name in masks}
         return self.rows({name: x for name, (x, _) in flat.items()}, {name: mask for name, (_, mask) in flat.items()})
+
+
+class ShowTellDecoder(nn.Module):
+    """An LSTM whose first input, before BOS, is the memory's summary; then come the words. The next word is predicted
+    from its hidden state."""
+
+    def __init__(self, vocabulary_size: int, embedding: int, hidden: int, dropout: float):
+        super().__init__()
+        self.embed = word_embedding(vocabulary_size, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
+        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        open_forget_gate(self.lstm.get_parameter("bias_ih_l0"))
+
+    def prepare(self, memory: Memory) -> Memory:
+        return memory
+
+    def start(self, memory: Memory) -> State:
+        """Memory of N -> hidden (N, H) and cell (N, H) after the LSTM has read the summaries."""
+        _, (hidden, cell) = self.lstm(memory.summary.unsqueeze(1))
+        return hidden.squeeze(0), cell.squeeze(0)
+
+    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, None]:
+        """token (N,), state, memory of N -> logits (N, V), new state, no attention."""
+        word = self.dropout(self.embed(token)).unsqueeze(1)
+        _, (hidden, cell) = self.lstm(word, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
+        return self.predict(self.dropout(hidden.squeeze(0))), (hidden.squeeze(0), cell.squeeze(0)), None
+
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+        words = self.dropout(self.embed(tokens[:, :-1]))
+        hidden, _ = self.lstm(torch.cat([memory.summary.unsqueeze(1), words], dim=1))
+        hidden = hidden[:, 1:]  # nothing is predicted from the video alone
+        return self.predict(self.dropout(hidden if valid is None else hidden[valid]))
+
+
+class TopDownDecoder(nn.Module):
+    """At each step:
+
+        h1 = attention LSTM([h2 of the step before, mean of the rows, last word])
+        context = attention over the rows, with h1 as the query
+        h2 = language LSTM([context, h1])
+
+    and the next word is predicted from h2. What depends on the words or on the video alone is computed once."""
+
+    def __init__(self, vocabulary_size: int, memory: int, embedding: int, hidden: int, attention: int, dropout: float):
+        super().__init__()
+        self.reader = AdditiveAttention(memory, hidden, attention)
+        self.embed = word_embedding(vocabulary_size, embedding)
+        self.look_from_word = nn.Linear(embedding, 4 * hidden)
+        self.look_from_mean = nn.Linear(memory, 4 * hidden, bias=False)
+        self.look_from_past = nn.Linear(2 * hidden, 4 * hidden, bias=False)  # of [h2, h1]
+        self.tell = nn.Linear(memory + 2 * hidden, 4 * hidden)  # of [context, h1, h2]
+        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = hidden
+        open_forget_gate(self.look_from_word.bias)
+        open_forget_gate(self.tell.bias)
+
+    def prepare(self, memory: Memory) -> Memory:
+        return self.reader.prepare(memory).with_extras(from_mean=self.look_from_mean(memory.summary))
+
+    def start(self, memory: Memory) -> State:
+        """Memory of N -> h1, c1, h2, c2, each (N, H), zero."""
+        zero = memory.summary.new_zeros(len(memory.summary), self.hidden)
+        return zero, zero, zero, zero
+
+    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor]:
+        """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T)."""
+        from_word = self.look_from_word(self.dropout(self.embed(token)))
+        state, weights = self._advance(from_word, state, memory)
+        return self.predict(self.dropout(state[2])), state, weights
+
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+        inputs = tokens[:, :-1]
+        steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
+        words = steps.pack(self.dropout(self.embed(inputs)))
+        outputs = steps.run(self._advance, self.look_from_word(words), memory, self.start)
+        logits = self.predict(self.dropout(steps.valid(torch.cat([state[2] for state, _ in outputs]))))
+        return logits.unflatten(0, inputs.shape) if valid is None else logits
+
+    def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
+        h1, c1, h2, c2 = state
+        gates = from_word + memory.extras["from_mean"] + self.look_from_past(torch.cat([h2, h1], dim=-1))
+        h1, c1 = lstm_step(gates, c1)
+        context, weights = self.reader(h1, memory)
+        h2, c2 = lstm_step(self.tell(torch.cat([context, h1, h2], dim=-1)), c2)
+        return (h1, c1, h2, c2), weights
 
 
 def build_show_tell(options: ShowTellOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:

@@ -1,15 +1,24 @@
-"""GL-RG: the probabilities of words (W), actions (A) and objects (C) of a video become one vector, an LSTM says it."""
+"""GL-RG: the probabilities of a video's words (W), actions (A) and objects (C), fused to one vector, and an LSTM decoder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.captioners.glrg_encoder import Fusion, GlobalLocalEncoder
-from models.layers.lstm_decoder import FedLstmDecoder, Feed
+from models.layers.embedding import word_embedding
+from models.layers.output_layer import OutputLayer
+from models.layers.recurrent import open_forget_gate
+from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.options import Options
+from models.types import BOS, Memory, State
+
+Fusion = Literal["projections", "single"]
+Feed = Literal["first", "every"]
 
 
 class GlRgOptions(Options):
@@ -30,7 +39,80 @@ class GlRgOptions(Options):
     hidden: int = Field(512, ge=1)
     """Size of the LSTM."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the fused vector, words and outputs that is dropped in training."""
+    """Share of the fused vector, words and outputs that is dropped in training."""
+
+
+class GlobalLocalEncoder(nn.Module):
+    """Probability vectors (B, T_i, D_i), each averaged over its valid positions -> a Memory of one row (B, 1, F).
+
+    `fusion` "projections" (eq. 4): a linear projection of each, concatenated, F = features x size; what a video lacks is
+    zeros. "single": one linear projection of all of them and a ReLU, F = size."""
+
+    def __init__(self, sizes: Mapping[str, int], size: int, fusion: Fusion, dropout: float):
+        super().__init__()
+        self.names = tuple(sizes)
+        self.fusion = fusion
+        widths = list(sizes.values()) if fusion == "projections" else [sum(sizes.values())]
+        self.project = nn.ModuleList(nn.Linear(width, size) for width in widths)
+        self.dropout = nn.Dropout(dropout)
+        self.fused = size * len(widths)
+
+    def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
+        check_present(self.names, features, masks)
+        present = torch.stack([masks[name].any(1) for name in self.names], dim=1)
+        means = [masked_mean(zero_invalid(features[name], masks[name]), masks[name]) for name in self.names]
+        if self.fusion == "projections":
+            projected = [project(mean) for project, mean in zip(self.project, means, strict=True)]
+            fused = torch.cat([x * present[:, i : i + 1] for i, x in enumerate(projected)], dim=1)
+        else:
+            fused = torch.relu(self.project[0](torch.cat(means, dim=1)))
+        fused = self.dropout(fused)
+        return Memory(fused.unsqueeze(1), present.any(1, keepdim=True), fused)
+
+
+class FedLstmDecoder(nn.Module):
+    """One LSTM layer without attention, fed with the memory's summary (eq. 5 to 7); words are predicted from its hidden
+    state.
+
+    `feed` "first": the summary is the first input, in place of BOS (eq. 6). "every": it is concatenated to every word,
+    BOS included."""
+
+    def __init__(self, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float, feed: Feed):
+        super().__init__()
+        self.feed = feed
+        self.embed = word_embedding(vocabulary_size, embedding)
+        self.first = nn.Linear(memory, embedding) if feed == "first" else None
+        self.lstm = nn.LSTM(embedding if feed == "first" else embedding + memory, hidden, batch_first=True)
+        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        open_forget_gate(self.lstm.get_parameter("bias_ih_l0"))
+
+    def prepare(self, memory: Memory) -> Memory:
+        return memory
+
+    def start(self, memory: Memory) -> State:
+        """Memory of N -> hidden (N, H) and cell (N, H), zero."""
+        zero = memory.summary.new_zeros(len(memory.summary), self.lstm.hidden_size)
+        return zero, zero
+
+    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, None]:
+        """token (N,), state, memory of N -> logits (N, V), new state, no attention."""
+        hidden, state = self._run(token.unsqueeze(1), state, memory)
+        return self.predict(self.dropout(hidden.squeeze(1))), state, None
+
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+        hidden, _ = self._run(tokens[:, :-1], self.start(memory), memory)
+        return self.predict(self.dropout(hidden if valid is None else hidden[valid]))
+
+    def _run(self, tokens: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        """tokens (N, S) -> hidden (N, S, H) and the state after the last."""
+        inputs, summary = self.dropout(self.embed(tokens)), memory.summary.unsqueeze(1)
+        if self.first is not None:
+            inputs = torch.where((tokens == BOS).unsqueeze(-1), self.first(summary), inputs)
+        else:
+            inputs = torch.cat([inputs, summary.expand(-1, tokens.shape[1], -1)], dim=-1)
+        hidden, (last, cell) = self.lstm(inputs, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
+        return hidden, (last.squeeze(0), cell.squeeze(0))
 
 
 def build_glrg(options: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.attention import AdditiveAttention, MeanContext
-from models.layers.lstm_decoder import LstmDecoder
+from models.layers.attention import AdditiveAttention, Attention, MeanContext
+from models.layers.embedding import word_embedding
+from models.layers.output_layer import OutputLayer
+from models.layers.recurrent import lstm_step, one_weight_gradient, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder
+from models.layers.unrolling import Unrolling
 from models.options import Options
+from models.types import Memory, State, TeacherForcedStates
 
 
 class SaLstmOptions(Options):
@@ -29,11 +36,11 @@ class SaLstmOptions(Options):
     attention: int = Field(256, ge=1)
     """Size of the space in which rows and state are compared."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the projected features, words and outputs that is dropped in training."""
+    """Share of the projected features, words and outputs that is dropped in training."""
 
 
 class MpLstmOptions(Options):
-    """MP-LSTM: an LSTM that sees the mean of the rows at every step, without attention."""
+    """MP-LSTM: an LSTM that reads the mean of the rows at every step, without attention."""
 
     kind: Literal["mp_lstm"] = "mp_lstm"
     """Which captioner."""
@@ -46,23 +53,104 @@ class MpLstmOptions(Options):
     hidden: int = Field(512, ge=1)
     """Size of the LSTM and of a projected feature row."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the projected features, words and outputs that is dropped in training."""
+    """Share of the projected features, words and outputs that is dropped in training."""
+
+
+class LstmDecoder(nn.Module):
+    """One LSTM layer fed with [last word, context]; the next word is predicted from [hidden, context, last word].
+
+    The context is read with the hidden state of the step before (RecNet eq. 4). What depends on the words alone is
+    computed for a whole caption at once; only the recurrence runs step by step."""
+
+    def __init__(
+        self, reader: Attention, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float
+    ):
+        super().__init__()
+        self.reader = reader
+        self.embed = word_embedding(vocabulary_size, embedding)
+        self.gates_from_word = nn.Linear(embedding, 4 * hidden)
+        self.gates_from_past = nn.Linear(memory + hidden, 4 * hidden, bias=False)  # of [context, hidden]
+        self.start_hidden = nn.Linear(memory, hidden)
+        self.start_cell = nn.Linear(memory, hidden)
+        self.mix = nn.Linear(hidden + memory + embedding, hidden)
+        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        open_forget_gate(self.gates_from_word.bias)
+
+    def prepare(self, memory: Memory) -> Memory:
+        return self.reader.prepare(memory)
+
+    def start(self, memory: Memory) -> State:
+        """Memory of N -> hidden (N, H) and cell (N, H)."""
+        return torch.tanh(self.start_hidden(memory.summary)), torch.tanh(self.start_cell(memory.summary))
+
+    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
+        """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None."""
+        if self.training or token.is_cuda:  # dropout differs between rows; a GPU would wait for the count of tokens
+            word = self.dropout(self.embed(token))
+            from_word = self.gates_from_word(word)
+        else:  # the hypotheses of a batch share most of their last words
+            distinct, which = token.unique(return_inverse=True)
+            word = self.embed(distinct)
+            word, from_word = word[which], self.gates_from_word(word)[which]
+        state, context, weights = self._advance(from_word, state, memory, self.gates_from_past)
+        return self._logits(state[0], context, word), state, weights
+
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+        return self._unroll(tokens, memory, valid)[0]
+
+    def teacher_forced_states(
+        self, tokens: Tensor, memory: Memory, valid: Tensor | None = None
+    ) -> tuple[Tensor, TeacherForcedStates]:
+        logits, steps, hidden, attention = self._unroll(tokens, memory, valid)
+        attention = None if attention is None else steps.unpack(attention)
+        return logits, TeacherForcedStates(steps.unpack(hidden), attention)
+
+    def _unroll(
+        self, tokens: Tensor, memory: Memory, valid: Tensor | None
+    ) -> tuple[Tensor, Unrolling, Tensor, Tensor | None]:
+        """The logits; packed hidden states (P, H) and attention (P, T) of all steps."""
+        inputs = tokens[:, :-1]
+        steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
+        words = steps.pack(self.dropout(self.embed(inputs)))
+        from_words, gates_from_past = one_weight_gradient(self.gates_from_past, self.gates_from_word(words))
+
+        def advance(from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor, Tensor | None]:
+            return self._advance(from_word, state, memory, gates_from_past)
+
+        states, contexts, attention = zip(*steps.run(advance, from_words, memory, self.start), strict=True)
+        hidden = torch.cat([hidden for hidden, _ in states])
+        logits = self._logits(*(steps.valid(rows) for rows in (hidden, torch.cat(contexts), words)))
+        if valid is None:
+            logits = logits.unflatten(0, inputs.shape)
+        return logits, steps, hidden, None if attention[0] is None else torch.cat(attention)
+
+    def _advance(
+        self, from_word: Tensor, state: State, memory: Memory, gates_from_past: Callable[[Tensor], Tensor]
+    ) -> tuple[State, Tensor, Tensor | None]:
+        """from_word (N, 4H), state, memory of N -> new state, context (N, M), attention (N, T) or None."""
+        hidden, cell = state
+        context, weights = self.reader(hidden, memory)
+        gates = from_word + gates_from_past(torch.cat([context, hidden], dim=-1))
+        return lstm_step(gates, cell), context, weights
+
+    def _logits(self, hidden: Tensor, context: Tensor, word: Tensor) -> Tensor:
+        """hidden (..., H), context (..., M), word (..., E) -> logits (..., V)."""
+        mixed = torch.tanh(self.mix(torch.cat([self.dropout(hidden), context, word], dim=-1)))
+        return self.predict(self.dropout(mixed))
 
 
 def build_sa_lstm(options: SaLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     sizes = wanted_sizes(options.features, feature_sizes)
     encoder = TemporalEncoder(sizes, options.hidden, options.join, options.dropout)
     reader = AdditiveAttention(options.hidden, options.hidden, options.attention)
-    return Captioner(
-        encoder,
-        LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout),
-    )
+    decoder = LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout)
+    return Captioner(encoder, decoder)
 
 
 def build_mp_lstm(options: MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     sizes = wanted_sizes(options.features, feature_sizes)
     encoder = TemporalEncoder(sizes, options.hidden, options.join, options.dropout)
-    return Captioner(
-        encoder,
-        LstmDecoder(MeanContext(), vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout),
-    )
+    reader = MeanContext()
+    decoder = LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout)
+    return Captioner(encoder, decoder)

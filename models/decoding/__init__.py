@@ -1,1 +1,1 @@
-"""Captions from a trained captioner: greedy, beam search, sampling, ensembles and likelihoods."""
+"""Captions from a trained captioner: greedy decoding, sampling, beam search, ensembles, scheduled sampling."""

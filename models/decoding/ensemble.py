@@ -1,6 +1,6 @@
-"""Several captioners that speak as one: at each step the mean of their probabilities (GLD, Table II).
+"""An ensemble of captioners: at each step the mean of their probabilities (GLD, Table II).
 
-An ensemble is a captioner itself, so every search and every score takes it. Its members share a vocabulary; each reads the
+An ensemble is a captioner itself, so decoding and losses take it. Its members share a vocabulary; each reads the
 features it was trained on, by name, from one batch."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from models.types import Memory, State
 
 
 class Ensemble(Captioner):
-    """The attention that it returns is that of its first member: the others may look at other rows."""
+    """The attention that it returns is that of its first member: the others may attend to other rows."""
 
     def __init__(self, members: Sequence[Captioner]):
         if not members:
@@ -44,47 +44,47 @@ class _Decoders(nn.Module):
     def __init__(self, members: nn.ModuleList):
         super().__init__()
         self.members = members
-        self._parts = [0] * len(members)  # how many tensors each member's state has; known from the first start
+        self._sizes = [0] * len(members)  # how many tensors each member's state has; known from the first start
 
     def prepare(self, memory: Memory) -> Memory:
         return memory  # each member has prepared its own
 
     def start(self, memory: Memory) -> State:
         states = [member.decoder.start(own) for member, own in self._each(memory)]
-        self._parts = [len(state) for state in states]
-        return tuple(part for state in states for part in state)
+        self._sizes = [len(state) for state in states]
+        return tuple(x for state in states for x in state)
 
     def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> log of the mean probabilities (N, V), new state, attention of the first."""
-        said: list[Tensor] = []
-        after: list[Tensor] = []
-        seen: list[Tensor | None] = []
+        logits: list[Tensor] = []
+        new_state: list[Tensor] = []
+        attention: list[Tensor | None] = []
         rest = iter(state)
-        for (member, own), parts in zip(self._each(memory), self._parts, strict=True):
-            logits, new, weights = member.decoder.step(token, tuple(next(rest) for _ in range(parts)), own)
-            said.append(logits)
-            after.extend(new)
-            seen.append(weights)
-        return mean_log_probs(said), tuple(after), seen[0]
+        for (member, own), size in zip(self._each(memory), self._sizes, strict=True):
+            member_logits, new, weights = member.decoder.step(token, tuple(next(rest) for _ in range(size)), own)
+            logits.append(member_logits)
+            new_state.extend(new)
+            attention.append(weights)
+        return mean_log_probs(logits), tuple(new_state), attention[0]
 
-    def forced(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> Tensor:
-        """tokens (N, L), memory of N -> log of the mean probabilities (N, L-1, V), or (R, V) of the real ones."""
-        return mean_log_probs([member.decoder.forced(tokens, own, real) for member, own in self._each(memory)])
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+        """As `Decoder.teacher_forced`: the log of the mean probabilities."""
+        return mean_log_probs([member.decoder.teacher_forced(tokens, own, valid) for member, own in self._each(memory)])
 
     def _each(self, memory: Memory) -> Iterator[tuple[Captioner, Memory]]:
-        for number, member in enumerate(_captioners(self.members)):
-            yield member, _unpacked(memory, number)
+        for index, member in enumerate(_captioners(self.members)):
+            yield member, _unpacked(memory, index)
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     """M members' logits (..., V) -> the logarithm of the mean of their probabilities (..., V)."""
-    sizes = [part.shape[-1] for part in logits]
+    sizes = [x.shape[-1] for x in logits]
     if len(set(sizes)) > 1:
         raise ValueError(
             f"the captioners of an ensemble must share a vocabulary, these have {', '.join(map(str, sizes))} words; "
             "take those that were trained on the same text"
         )
-    own = torch.stack([torch.log_softmax(part.float(), dim=-1) for part in logits])
+    own = torch.stack([torch.log_softmax(x.float(), dim=-1) for x in logits])
     return torch.logsumexp(own, dim=0) - math.log(len(logits))
 
 
@@ -97,22 +97,18 @@ def _captioners(members: nn.ModuleList) -> Iterator[Captioner]:
 def _packed(memories: Sequence[Memory]) -> Memory:
     """M memories of B -> one, so that its rows can be selected like those of any other."""
     extras: dict[str, Tensor] = {}
-    for number, memory in enumerate(memories):
-        extras |= {f"{number}/{name}": part for name, part in memory.extras.items()}
-        if number:
-            extras |= {
-                f"{number}.tokens": memory.tokens,
-                f"{number}.mask": memory.mask,
-                f"{number}.summary": memory.summary,
-            }
+    for index, memory in enumerate(memories):
+        extras |= {f"{index}/{name}": x for name, x in memory.extras.items()}
+        if index:
+            extras |= {f"{index}.{name}": getattr(memory, name) for name in ("tokens", "mask", "summary")}
     return replace(memories[0], extras=extras)
 
 
-def _unpacked(memory: Memory, number: int) -> Memory:
+def _unpacked(memory: Memory, index: int) -> Memory:
     """The memory of one member."""
-    begin = f"{number}/"
-    extras = {name.removeprefix(begin): part for name, part in memory.extras.items() if name.startswith(begin)}
-    if not number:
+    prefix = f"{index}/"
+    extras = {name.removeprefix(prefix): x for name, x in memory.extras.items() if name.startswith(prefix)}
+    if not index:
         return replace(memory, extras=extras)
-    tokens, mask, summary = (memory.extras[f"{number}.{name}"] for name in ("tokens", "mask", "summary"))
+    tokens, mask, summary = (memory.extras[f"{index}.{name}"] for name in ("tokens", "mask", "summary"))
     return Memory(tokens, mask, summary, extras)

@@ -1,7 +1,7 @@
-"""Scheduled sampling (GL-RG eq. 6): in training the decoder is fed the true word before, or the word it would have said.
+"""Scheduled sampling (GL-RG eq. 6): in training the decoder's input is the true word, or the word it would predict.
 
-The words are chosen first, step by step and without gradients; then the caption that they make is forced like any other.
-So every decoder can be trained this way, and its forced pass stays the fast one."""
+The inputs are chosen first, step by step and without gradients; then they go through the teacher-forced pass like any
+other caption. So every decoder can be trained this way, and its teacher-forced pass stays the fast one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Own = Literal["argmax", "sample"]
 
 
 class ScheduledSampling(Options):
-    """How likely the true word is fed, epoch by epoch. GL-RG raises it to 1 and then lowers it again:
+    """The probability of the true word as input, epoch by epoch. GL-RG raises it to 1 and then lowers it again:
     points [[0, 0.75], [10, 1.0], [29, 0.75]]."""
 
     points: tuple[tuple[int, float], ...] = Field(((0, 1.0),), min_length=1)
@@ -39,7 +39,7 @@ class ScheduledSampling(Options):
         return points
 
     def at(self, epoch: int) -> float:
-        """The probability of feeding the true word in an epoch (from 0)."""
+        """The probability of the true word in an epoch (from 0)."""
         for (before, low), (after, high) in pairwise(self.points):
             if before <= epoch < after:
                 return low + (high - low) * (epoch - before) / (after - before)
@@ -50,21 +50,21 @@ ALWAYS_TRUE = ScheduledSampling()
 
 
 @torch.no_grad()
-def mixed_words(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, own: Own) -> Tensor:
-    """tokens (N, L), memory of N -> (N, L): each word after the first stays with probability `truth`, on its own; else it
-    becomes what the decoder says after the words before it, themselves mixed. What is never fed (PAD, the last) stays."""
+def mix_tokens(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, own: Own) -> Tensor:
+    """tokens (N, L), memory of N -> (N, L): each token after the first stays with probability `truth`, on its own; else it
+    is the decoder's prediction given the tokens before it, themselves mixed. PAD and the last token, no inputs, stay."""
     stays = (torch.rand(tokens.shape, device=tokens.device) < truth) | (tokens == PAD)
     mixed = tokens.clone()
     state = decoder.start(memory)
     for t in range(1, tokens.shape[1] - 1):
         logits, state, _ = decoder.step(mixed[:, t - 1], state, memory)
         logits = logits.float()
-        logits[:, [PAD, BOS]] = -torch.inf  # no search ever says them, so the decoder need not learn to follow them
+        logits[:, [PAD, BOS]] = -torch.inf  # no search ever produces them, so the decoder need not learn to follow them
         if own == "argmax":
-            said = logits.argmax(-1)
+            prediction = logits.argmax(-1)
         else:
-            said = torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1)
-        mixed[:, t] = torch.where(stays[:, t], tokens[:, t], said)
-    # Autocast keeps the weights that it cast here, and these know no gradient: the forced pass must cast its own.
+            prediction = torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1)
+        mixed[:, t] = torch.where(stays[:, t], tokens[:, t], prediction)
+    # Autocast caches the weights that it cast here, without gradients: the teacher-forced pass must cast its own.
     torch.clear_autocast_cache()
     return mixed

@@ -1,1 +1,1 @@
-"""Layers that several captioners share: attention, recurrent decoders, Gumbel top-k, the output layer."""
+"""Layers that several captioners share: attention, recurrent steps, embedding and output layer, Gumbel top-k, top-k."""

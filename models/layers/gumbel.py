@@ -18,8 +18,8 @@ class SamplerOptions(Options):
     """How key frames are chosen."""
 
     kind: Literal["gumbel", "argmax"] = "gumbel"
-    """"gumbel" draws frames in training by their attention and teaches the attention which were worth it; "argmax" always
-    takes the highest and teaches it nothing (G2L's "w/o Gumbel")."""
+    """"gumbel" draws frames in training by their attention, with a gradient to the attention; "argmax" always
+    takes the highest, without a gradient (G2L's "w/o Gumbel")."""
     k: int = Field(2, ge=1)
     """Key frames chosen for each word."""
     scale: float = Field(10.0, gt=0)

@@ -5,29 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-_MULTIPLE = 16  # of float32 are a cache line, and whole tiles of the matrix units that there are
+_MULTIPLE = 16  # float32 numbers per cache line, and whole tiles of the CPU's matrix units
 
 
-class WordLayer(nn.Linear):
-    """A linear layer whose rows of logits begin at multiples of a cache line, whatever the size of the vocabulary.
+class OutputLayer(nn.Linear):
+    """nn.Linear whose rows of logits start at multiples of a cache line, whatever the size of the vocabulary.
 
-    Without that a vocabulary of odd size costs half as much again, forwards and backwards, and this layer is a third of the
-    work of a captioner. Weights, names and results are those of nn.Linear."""
+    Without this padding a vocabulary of odd size costs half as much again, forwards and backwards, and this layer is a
+    third of a captioner's work. Weights, names and results are those of nn.Linear."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden (..., H) -> logits (..., V)."""
         V = self.out_features
-        filling = -V % _MULTIPLE
-        if not filling:
+        padding = -V % _MULTIPLE
+        if not padding:
             return super().forward(hidden)
         if torch.is_grad_enabled() or torch.is_autocast_enabled(hidden.device.type):
-            weight, bias = (
-                nn.functional.pad(self.weight, (0, 0, 0, filling)),
-                nn.functional.pad(self.bias, (0, filling)),
-            )
-            return nn.functional.linear(hidden, weight, bias)[..., :V]
-        # In a search the copy of the weights would be felt, and an output that is wider than it is used does the same.
+            weight = nn.functional.pad(self.weight, (0, 0, 0, padding))
+            return nn.functional.linear(hidden, weight, nn.functional.pad(self.bias, (0, padding)))[..., :V]
+        # Decoding cannot afford to copy the weights at every step: it writes into a padded output instead.
         rows = hidden.reshape(-1, hidden.shape[-1])
-        logits = rows.new_empty(len(rows), V + filling)[:, :V]
+        logits = rows.new_empty(len(rows), V + padding)[:, :V]
         torch.addmm(self.bias, rows, self.weight.t(), out=logits)
         return logits.unflatten(0, hidden.shape[:-1])

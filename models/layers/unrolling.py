@@ -1,95 +1,72 @@
-"""Captions of different lengths through a recurrence: longest first, so that no step is spent behind the end of one."""
+"""Run a recurrence over captions of different lengths, longest first, so that few steps are spent on padding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from models.types import Memory, State
 
-_CROWDED = (
-    0.85  # part of the rows that must still be of use; else the others are left behind, which costs a little itself
-)
+_Output = TypeVar("_Output", bound=tuple)
 
-_Advanced = TypeVar("_Advanced", bound=tuple)
+
+def worth_dropping_rows(active: int, rows: int) -> bool:
+    """Whether so few rows of a batch are still active that it is worth copying them out: below 85 %."""
+    return active <= 0.85 * rows
 
 
 class Unrolling:
-    """Which of N captions take part in each of S steps. `real` (N, S) is True up to the end of each caption.
+    """Which of N captions take part in each of S steps. `valid` (N, S) is True up to the end of each caption.
 
-    What is packed has P rows, step after step, in each step the longest captions first: all real places, and a few behind
-    the end of a caption that were not worth leaving out."""
+    Packed tensors have P rows, step after step, in each step the longest captions first: all valid positions, and a few
+    of padding that were not worth dropping."""
 
-    def __init__(self, real: Tensor):
-        N, S = real.shape
-        self._real = real
-        self._order = torch.argsort(real.sum(1), descending=True, stable=True)
+    def __init__(self, valid: Tensor):
+        N, S = valid.shape
+        self._valid = valid
+        self._order = torch.argsort(valid.sum(1), descending=True, stable=True)
         self.counts: list[int] = []  # captions that take part in each step
         rows = N
-        for left in real.sum(0).tolist():
-            rows = left if left <= _CROWDED * rows else rows
+        for active in valid.sum(0).tolist():
+            rows = active if worth_dropping_rows(active, rows) else rows
             self.counts.append(rows)
-        taking_part = torch.tensor(self.counts, device=real.device).unsqueeze(1) > torch.arange(N, device=real.device)
-        flat = self._order * S + torch.arange(S, device=real.device).unsqueeze(1)
-        self._places = flat[taking_part]  # (P,) of N*S
+        takes_part = torch.tensor(self.counts, device=valid.device).unsqueeze(1) > torch.arange(N, device=valid.device)
+        flat = self._order * S + torch.arange(S, device=valid.device).unsqueeze(1)
+        self._positions = flat[takes_part]  # (P,) of N*S
 
-    def packed(self, x: Tensor) -> Tensor:
+    def pack(self, x: Tensor) -> Tensor:
         """x (N, S, X) -> (P, X)."""
-        return x.flatten(0, 1).index_select(0, self._places)
+        return x.flatten(0, 1).index_select(0, self._positions)
 
-    def real(self, x: Tensor) -> Tensor:
-        """x (P, X) -> (R, X): those of the real places, caption after caption."""
-        rows = torch.empty(self._real.shape, dtype=torch.int64, device=x.device)
-        rows.view(-1)[self._places] = torch.arange(len(x), device=x.device)
-        return x.index_select(0, rows[self._real])
+    def valid(self, x: Tensor) -> Tensor:
+        """x (P, X) -> (R, X): the valid positions, caption after caption."""
+        rows = torch.empty(self._valid.shape, dtype=torch.int64, device=x.device)
+        rows.view(-1)[self._positions] = torch.arange(len(x), device=x.device)
+        return x.index_select(0, rows[self._valid])
 
-    def spread(self, x: Tensor) -> Tensor:
+    def unpack(self, x: Tensor) -> Tensor:
         """x (P, X) -> (N, S, X), zero where no step was taken."""
-        N, S = self._real.shape
-        return x.new_zeros(N * S, x.shape[1]).index_copy(0, self._places, x).view(N, S, -1)
+        N, S = self._valid.shape
+        return x.new_zeros(N * S, x.shape[1]).index_copy(0, self._positions, x).view(N, S, -1)
 
     def run(
         self,
-        advance: Callable[[Tensor, State, Memory], _Advanced],
-        entering: Tensor,
+        step: Callable[[Tensor, State, Memory], _Output],
+        inputs: Tensor,
         memory: Memory,
         start: Callable[[Memory], State],
-    ) -> Iterator[_Advanced]:
-        """entering (P, X) is what enters each step, memory of N. Yields what `advance` returns, first of all the state, for
-        the captions of each step."""
+    ) -> Iterator[_Output]:
+        """inputs (P, X) packed, memory of N. Yields for every step what `step` returns, whose first item is the state."""
         memory = memory.select(self._order)
         state = start(memory)
-        for now in entering.split(self.counts):
+        for now in inputs.split(self.counts):
             if not len(now):
                 return
             if len(now) < len(memory.mask):
-                memory, state = _first(memory, len(now)), tuple(part[: len(now)] for part in state)
-            advanced = advance(now, state, memory)
-            state = advanced[0]
-            yield advanced
-
-
-class GradientAtOnce(torch.autograd.Function):
-    """Of a weight that every step multiplies its past with: entering (P, G), weight (G, X) -> entering as it is.
-
-    Steps multiply by the weight without its gradient and put each past (n, X) into the list, and what they make is added to
-    `entering`, whose gradient is therefore that of the products. When it has come back from all steps, the weight's is one
-    multiplication instead of one a step, each with a sum over the whole weight."""
-
-    @staticmethod
-    def forward(ctx: Any, entering: Tensor, weight: Tensor, pasts: list[Tensor]) -> Tensor:
-        ctx.pasts, ctx.dtype = pasts, weight.dtype
-        return entering.view_as(entering)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        past = torch.cat(ctx.pasts).to(gradient.dtype)
-        return gradient, (gradient.t() @ past).to(ctx.dtype), None
-
-
-def _first(memory: Memory, n: int) -> Memory:
-    extras = {name: part[:n] for name, part in memory.extras.items()}
-    return Memory(memory.tokens[:n], memory.mask[:n], memory.summary[:n], extras)
+                memory, state = memory.first(len(now)), tuple(x[: len(now)] for x in state)
+            output = step(now, state, memory)
+            state = output[0]
+            yield output

@@ -1,7 +1,8 @@
-"""Cross-entropy (XE): the captioner should find every next word of the ground truth likely. Discriminative (DXE): the
-more so, the better the caption."""
+"""Cross-entropy (XE) of the ground-truth tokens, and discriminative cross-entropy (DXE), which weighs captions."""
 
 from __future__ import annotations
+
+from typing import Self
 
 from torch import Tensor, nn
 
@@ -11,42 +12,31 @@ from models.types import PAD, Batch
 
 
 class CrossEntropy:
-    """(captioner, batch) -> the mean over all real tokens, EOS included, of -log p(token). Caption weights play no part.
+    """(captioner, batch) -> the mean over all valid tokens, EOS included, of -log p(token). Caption weights are ignored.
 
     With label smoothing e, a token's target is (1 - e) of itself and e spread evenly over the vocabulary."""
 
     def __init__(self, label_smoothing: float = 0.0, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
-        self.label_smoothing = _a_share(label_smoothing)
-        self.sampling = sampling
-        self.epoch = epoch
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and less than 1")
+        self.label_smoothing, self.sampling, self.epoch = label_smoothing, sampling, epoch
 
-    def at(self, epoch: int) -> CrossEntropy:
-        """The same, with the schedule where it is in `epoch`."""
-        return CrossEntropy(self.label_smoothing, self.sampling, epoch)
+    def at(self, epoch: int) -> Self:
+        """The same, with the schedule as of `epoch`."""
+        return type(self)(self.label_smoothing, self.sampling, epoch)
 
     def count(self, batch: Batch) -> int:
-        return real_tokens(batch)
+        """The valid tokens of a batch's captions, EOS included."""
+        return 0 if batch.tokens is None else int((batch.tokens[:, 1:] != PAD).sum())
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
         return nn.functional.cross_entropy(logits, tokens, label_smoothing=self.label_smoothing)
 
 
-class DiscriminativeCrossEntropy:
-    """(captioner, batch) -> -sum(w log p(token)) / number of real tokens, with w the weight of the token's caption (GL-RG
-    eq. 8; the weights are the batch's, raw). Label smoothing as in CrossEntropy."""
-
-    def __init__(self, label_smoothing: float = 0.0, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
-        self.label_smoothing = _a_share(label_smoothing)
-        self.sampling = sampling
-        self.epoch = epoch
-
-    def at(self, epoch: int) -> DiscriminativeCrossEntropy:
-        """The same, with the schedule where it is in `epoch`."""
-        return DiscriminativeCrossEntropy(self.label_smoothing, self.sampling, epoch)
-
-    def count(self, batch: Batch) -> int:
-        return real_tokens(batch)
+class DiscriminativeCrossEntropy(CrossEntropy):
+    """(captioner, batch) -> -sum(w log p(token)) / number of valid tokens, with w the weight of the token's caption (GL-RG
+    eq. 8; the weights are the batch's, raw)."""
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         if batch.weights is None:
@@ -55,23 +45,12 @@ class DiscriminativeCrossEntropy:
                 "weighs captions: compute caption weights with the text, or train with plain cross-entropy"
             )
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
-        assert batch.tokens is not None  # word_logits has seen to it
+        assert batch.tokens is not None  # word_logits has checked it
         if batch.weights.shape != batch.tokens.shape[:1]:
             raise ValueError(
                 f"{len(batch.tokens)} captions came with weights of shape {tuple(batch.weights.shape)}: one each is wanted"
             )
-        real = batch.tokens[:, 1:] != PAD
-        weights = batch.weights.unsqueeze(1).expand_as(real)[real]
+        valid = batch.tokens[:, 1:] != PAD
+        weights = batch.weights.unsqueeze(1).expand_as(valid)[valid]
         each = nn.functional.cross_entropy(logits, tokens, reduction="none", label_smoothing=self.label_smoothing)
         return (weights * each).mean()
-
-
-def _a_share(label_smoothing: float) -> float:
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and less than 1")
-    return label_smoothing
-
-
-def real_tokens(batch: Batch) -> int:
-    """How many tokens are to be said in a batch's captions, EOS included."""
-    return 0 if batch.tokens is None else int((batch.tokens[:, 1:] != PAD).sum())

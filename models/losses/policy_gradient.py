@@ -1,22 +1,22 @@
-"""Policy gradient: captions are drawn from the captioner, and those that earn more than a baseline become likelier (GL-RG eq. 11,
-GLD eq. 12).
+"""Policy gradient: captions are sampled, and those with more reward than a baseline become likelier (GL-RG eq. 11, GLD
+eq. 12).
 
-The policy is what captions are drawn from: the captioner's distribution at `temperature`, over the words that a search may say.
-Captions are drawn without gradients, in one pass for all samples of all videos; a second, teacher-forced pass then gives the
-log-probability of every drawn word under that same policy. What a caption was not free to choose neither earns nor learns:
-nothing behind its EOS, nor the EOS that closes a caption of full length. So one that had to be closed is rewarded as unfinished.
+The policy is the captioner's distribution at `temperature`, over the tokens that sampling allows. Captions are sampled without
+gradients, in one pass for all samples of all videos; a second, teacher-forced pass gives the log-probability of every
+token under the same policy. Tokens that were not chosen have neither reward nor gradient: PAD, and the EOS that closes a
+caption of full length. Such a caption is rewarded as unfinished.
 
-Both passes keep the captioner's mode, so dropout goes on regularising: few videos would be learnt by heart without it. Captions
-drawn without dropout and learnt from with it ("gradient") come from another policy than the one that learns, which drifts unless
-advantages balance: with SCST, whose are mostly negative, it unlearnt what it could. Only without any dropout ("none") are both
-passes the same policy to the last digit, since each pass drops units of its own.
+Both passes keep the captioner's mode, so dropout goes on regularising: with few videos the captioner would overfit without it.
+Captions sampled without dropout and trained on with it ("gradient") come from another policy than the one that is trained,
+which drifts unless advantages balance: with SCST, whose advantages are mostly negative, it degraded. Only without any
+dropout ("none") are both passes the same policy to the last digit, since each pass drops units of its own.
 
-Chances come from torch's global generator, which training's snapshots hold."""
+Random numbers come from torch's global generator, whose state is in training's snapshots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from models.captioner import Captioner
-from models.decoding.likelihood import chosen, sampled_batch
-from models.decoding.search import greedy, sample
+from models.decoding.greedy_and_sampling import greedy, sample
 from models.rewards.baselines import (
     BaselineOptions,
     GreedyBaseline,
@@ -37,32 +36,33 @@ from models.rewards.baselines import (
     against_second_sample,
     against_truth,
 )
+from models.training.modes import eval_mode
 from models.types import BOS, EOS, PAD, UNK, Batch, Decoded
 
 Dropout = Literal["gradient", "both", "none"]
-_REFUSED = (PAD, BOS, UNK)  # a sample never says them, so they are no part of the policy
-_NOTHING = 1e-6  # an advantage below this teaches nothing: rounding alone makes it
+_NOT_ALLOWED = (PAD, BOS, UNK)  # never sampled, so no part of the policy
+_ROUNDING = 1e-6  # an advantage below this is rounding
 
 
 class Reward(Protocol):
-    """samples (N, T) as w1 .. wn EOS PAD.., video_of (N,) the numbers of their videos -> what each sample earns (N,), or
-    each of its words (N, T)."""
+    """samples (N, T) as w1 .. wn EOS PAD.., video_of (N,) the reward's index of their videos -> the reward of each sample
+    (N,), or of each of its tokens (N, T)."""
 
     def __call__(self, samples: Tensor, video_of: Tensor, /) -> Tensor: ...
 
 
 class PolicyGradient:
-    """(captioner, batch) -> -sum(advantage * log p(word)) / words, over the words that the samples were free to choose.
+    """(captioner, batch) -> -sum(advantage * log p(token)) / tokens, over the tokens that the samples chose.
 
-    numbers: video id -> the number by which the reward knows the video; truth (V,): for b1, the mean score of every such
-    video's own captions. dropout: "both" draws captions and learns with it, as the papers' code does; "gradient" draws them
-    without it; "none" neither draws nor learns with it, and then both passes are the same policy.
+    video_indices: video id -> the reward's index of the video; truth (V,): for b1, the mean score of the captions of each
+    of these videos. dropout: "both" samples captions and trains with it, as the papers' code does; "gradient" samples
+    without it; "none" neither samples nor trains with it, and then both passes are the same policy.
     `statistics` are those of the last batch; `signs_of_collapse` reads them."""
 
     def __init__(
         self,
         reward: Reward,
-        numbers: Mapping[str, int],
+        video_indices: Mapping[str, int],
         samples: int,
         max_length: int,
         baseline: BaselineOptions | None = None,
@@ -75,84 +75,102 @@ class PolicyGradient:
             raise ValueError(
                 "baseline b1 compares with the videos' own captions: their mean scores are wanted as 'truth'"
             )
-        self.reward, self.numbers, self.truth = reward, numbers, truth
+        self.reward, self.video_indices, self.truth = reward, video_indices, truth
         self.samples, self.max_length, self.temperature, self.dropout = samples, max_length, temperature, dropout
         self.statistics: dict[str, float] = {}
-        self._words = 0
+        self._count = 0
 
     def count(self, batch: Batch) -> int:
-        """The words that its last samples were free to choose."""
-        return self._words
+        """The tokens that its last samples chose."""
+        return self._count
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
-        mine, second = self._draw(captioner, batch)
-        said = mine.tokens.flatten(0, 1)
-        videos = torch.tensor([self.numbers[id] for id in batch.video_ids], device=said.device)
-        owner = torch.arange(len(videos), device=said.device).repeat_interleave(self.samples)
-        rewards = self.reward(said, videos[owner])
-        advantages = self._compare(rewards, captioner, batch, videos, owner, second)
-        self.statistics = _statistics(said, mine.log_probs.flatten(), rewards, advantages)
-        log_probs = self._forced(captioner, batch, mine)
-        self._words = len(log_probs)
-        each = advantages if advantages.ndim == 2 else advantages.unsqueeze(1).expand_as(said)
-        return -(each[said != PAD] * log_probs).sum() / len(log_probs)
+        sampled, second = self._sample(captioner, batch)
+        tokens = sampled.tokens.flatten(0, 1)
+        videos = torch.tensor([self.video_indices[id] for id in batch.video_ids], device=tokens.device)
+        video_index = torch.arange(len(videos), device=tokens.device).repeat_interleave(self.samples)
+        rewards = self.reward(tokens, videos[video_index])
+        advantages = self._advantages(rewards, captioner, batch, videos, video_index, second)
+        self.statistics = _statistics(tokens, sampled.log_probs.flatten(), rewards, advantages)
+        log_probs = self._log_probs(captioner, batch, sampled)
+        self._count = len(log_probs)
+        each = advantages if advantages.ndim == 2 else advantages.unsqueeze(1).expand_as(tokens)
+        return -(each[tokens != PAD] * log_probs).sum() / len(log_probs)
 
-    def _draw(self, captioner: Captioner, batch: Batch) -> tuple[Decoded, Tensor]:
-        """The samples of each video (B, n) as freely chosen, and the captions (N, L) that a second sample is compared with."""
+    def _sample(self, captioner: Captioner, batch: Batch) -> tuple[Decoded, Tensor]:
+        """The samples of each video (B, n), chosen tokens only, and the captions (N, L) of the second-sample baseline."""
         n = self.samples
         both = 2 * n if isinstance(self.baseline, SecondSampleBaseline) else n
-        with nullcontext() if self.dropout == "both" else _in_eval_mode(captioner):
-            found = sample(captioner, batch.features, batch.masks, self.max_length, both, self.temperature)
-        tokens = freely_said(found.tokens)
-        return Decoded(tokens[:, :n], found.log_probs[:, :n]), tokens[:, n:].flatten(0, 1)
+        with nullcontext() if self.dropout == "both" else eval_mode(captioner):
+            decoded = sample(captioner, batch.features, batch.masks, self.max_length, both, self.temperature)
+        tokens = chosen_tokens(decoded.tokens)
+        return Decoded(tokens[:, :n], decoded.log_probs[:, :n]), tokens[:, n:].flatten(0, 1)
 
-    def _compare(
-        self, rewards: Tensor, captioner: Captioner, batch: Batch, videos: Tensor, owner: Tensor, second: Tensor
+    def _advantages(
+        self, rewards: Tensor, captioner: Captioner, batch: Batch, videos: Tensor, video_index: Tensor, second: Tensor
     ) -> Tensor:
-        """rewards (N,) or (N, L), videos (B,) and owner (N,) of the samples -> advantages, shaped like the rewards."""
-        kind = self.baseline
-        if isinstance(kind, GreedyBaseline):
-            with _in_eval_mode(captioner):
+        """rewards (N,) or (N, L), videos (B,) and video_index (N,) of the samples -> advantages, shaped like the rewards."""
+        baseline = self.baseline
+        if isinstance(baseline, GreedyBaseline):
+            with eval_mode(captioner):
                 best = greedy(captioner, batch.features, batch.masks, self.max_length).tokens[:, 0]
-            return against_greedy(rewards, self.reward(freely_said(best), videos), owner)
-        if isinstance(kind, TruthBaseline):
+            return against_greedy(rewards, self.reward(chosen_tokens(best), videos), video_index)
+        if isinstance(baseline, TruthBaseline):
             assert self.truth is not None
-            return against_truth(rewards, self.truth.to(rewards)[videos], owner)
-        if isinstance(kind, SampleBaseline):
-            return against_samples(rewards, owner, kind.top, kind.leave_one_out)
-        if isinstance(kind, SecondSampleBaseline):
-            return against_second_sample(rewards, self.reward(second, videos[owner]))
+            return against_truth(rewards, self.truth.to(rewards)[videos], video_index)
+        if isinstance(baseline, SampleBaseline):
+            return against_samples(rewards, video_index, baseline.top, baseline.leave_one_out)
+        if isinstance(baseline, SecondSampleBaseline):
+            return against_second_sample(rewards, self.reward(second, videos[video_index]))
         return rewards
 
-    def _forced(self, captioner: Captioner, batch: Batch, mine: Decoded) -> Tensor:
+    def _log_probs(self, captioner: Captioner, batch: Batch, sampled: Decoded) -> Tensor:
         if self.dropout != "none":
-            return policy_log_probs(captioner, batch, mine, self.temperature)
-        # cuDNN does not learn through its RNNs in eval mode; torch's own code does.
-        with _in_eval_mode(captioner), torch.backends.cudnn.flags(enabled=False):
-            return policy_log_probs(captioner, batch, mine, self.temperature)
+            return policy_log_probs(captioner, batch, sampled, self.temperature)
+        # cuDNN's RNNs have no backward pass in eval mode; torch's own code has one.
+        with eval_mode(captioner), torch.backends.cudnn.flags(enabled=False):
+            return policy_log_probs(captioner, batch, sampled, self.temperature)
 
 
-def freely_said(tokens: Tensor) -> Tensor:
-    """Captions (..., L) of a search -> without the EOS that closes a caption of full length."""
+def chosen(tokens: Tensor) -> Tensor:
+    """Decoded tokens (..., L) -> (..., L) True where the captioner chose the token: not PAD, and not the EOS that closes a
+    caption of full length."""
+    free = tokens != PAD
+    free[..., -1] = False  # the last position is EOS or PAD
+    return free
+
+
+def chosen_tokens(tokens: Tensor) -> Tensor:
+    """Decoded tokens (..., L) -> the same, without the EOS that closes a caption of full length."""
     return tokens.masked_fill(~chosen(tokens), PAD)
 
 
-def policy_log_probs(captioner: Captioner, batch: Batch, said: Decoded, temperature: float = 1.0) -> Tensor:
-    """B videos and freely said captions (B, K, L) of them -> the policy's log-probability of each word, EOS included, (R,) in
-    the order of the captions, with gradients. No step is taken behind the longest caption."""
-    longest = int((said.tokens != PAD).any(0).any(0).sum())
-    logits, words = captioner.word_logits(sampled_batch(batch, replace(said, tokens=said.tokens[..., :longest])))
-    refused = torch.tensor(_REFUSED, device=logits.device)
-    logits = logits.index_fill(1, refused, -torch.inf) / temperature
-    return -nn.functional.cross_entropy(logits, words, reduction="none")
+def sampled_batch(batch: Batch, sampled: Decoded) -> Batch:
+    """The batch of B videos with the captions (B, K, L) sampled for them: tokens (B*K, L+1), BOS first."""
+    B, K, L = sampled.tokens.shape
+    captions = sampled.tokens.reshape(B * K, L)
+    tokens = torch.cat([torch.full_like(captions[:, :1], BOS), captions], dim=1)
+    video_index = torch.arange(B, device=captions.device).repeat_interleave(K)
+    return replace(batch, tokens=tokens, video_index=video_index, caption_ids=(), weights=None)
+
+
+def policy_log_probs(captioner: Captioner, batch: Batch, sampled: Decoded, temperature: float = 1.0) -> Tensor:
+    """B videos and chosen tokens (B, K, L) of their captions -> the policy's log-probability of each token, EOS included,
+    (R,) in the order of the captions, with gradients. No step is taken beyond the longest caption."""
+    longest = int((sampled.tokens != PAD).any(0).any(0).sum())
+    logits, targets = captioner.word_logits(
+        sampled_batch(batch, replace(sampled, tokens=sampled.tokens[..., :longest]))
+    )
+    logits = logits.index_fill(1, torch.tensor(_NOT_ALLOWED, device=logits.device), -torch.inf) / temperature
+    return -nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
 def signs_of_collapse(statistics: Mapping[str, float], samples: int) -> list[str]:
-    """What in the statistics, of a batch or their means over an epoch, says that nothing more is learnt; empty if all is
-    well. samples: captions drawn a video."""
+    """Signs in the statistics, of a batch or their means over an epoch, that nothing more is learnt; empty if all is well.
+    samples: captions sampled per video."""
     signs = []
     if statistics["entropy"] < 0.05:
-        signs.append(f"the captioner hardly hesitates any more (entropy {statistics['entropy']:.3f} nats a word)")
+        signs.append(f"the captioner hardly hesitates any more (entropy {statistics['entropy']:.3f} nats per word)")
     if statistics["unique"] * samples < 0.5:
         signs.append(
             f"it says the same of most videos ({100 * statistics['unique']:.1f} % of the samples are different)"
@@ -164,35 +182,23 @@ def signs_of_collapse(statistics: Mapping[str, float], samples: int) -> list[str
     return signs
 
 
-def _statistics(said: Tensor, log_probs: Tensor, rewards: Tensor, advantages: Tensor) -> dict[str, float]:
-    """said (N, L), log_probs (N,), rewards and advantages (N,) or (N, L) of the samples -> plain figures.
+def _statistics(tokens: Tensor, log_probs: Tensor, rewards: Tensor, advantages: Tensor) -> dict[str, float]:
+    """tokens (N, L), log_probs (N,), rewards and advantages (N,) or (N, L) of the samples -> metrics.
 
-    entropy is estimated by the samples themselves: -log p a word, of those captions that ended by themselves."""
+    entropy is estimated from the samples: -log p per token, of the captions that ended by themselves."""
     if rewards.ndim == 2:
-        rewards, advantages = rewards[said != PAD], advantages[said != PAD]
-    words = (said != PAD).sum(1)
-    ended = (said == EOS).any(1)
+        rewards, advantages = rewards[tokens != PAD], advantages[tokens != PAD]
+    lengths = (tokens != PAD).sum(1)
+    ended = (tokens == EOS).any(1)
     ended |= ~ended.any()  # where none did, all count
-    figures = {
+    metrics = {
         "reward": rewards.mean(),
         "reward_std": rewards.std(correction=0),
         "baseline": (rewards - advantages).mean(),
-        "zero_advantages": (advantages.abs() < _NOTHING).float().mean(),
-        "entropy": -log_probs[ended].sum() / words[ended].sum(),
-        "length": (words - (said == EOS).sum(1)).float().mean(),
+        "zero_advantages": (advantages.abs() < _ROUNDING).float().mean(),
+        "entropy": -log_probs[ended].sum() / lengths[ended].sum(),
+        "length": (lengths - (tokens == EOS).sum(1)).float().mean(),
     }
-    values = torch.stack(list(figures.values())).tolist()  # all at once: a GPU is waited for once
-    distinct = len(set(map(tuple, said.tolist())))
-    return {**dict(zip(figures, values, strict=True)), "unique": distinct / len(said)}
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, no part of the model is in training mode; afterwards each is as before. Random numbers stay drawn."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    values = torch.stack(list(metrics.values())).tolist()  # all at once: one wait for a GPU
+    distinct = len(set(map(tuple, tokens.tolist())))
+    return {**dict(zip(metrics, values, strict=True)), "unique": distinct / len(tokens)}

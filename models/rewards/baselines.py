@@ -1,8 +1,8 @@
-"""What a sample's reward is compared with: the reward minus a baseline is the advantage that the policy gradient weighs.
+"""Baselines of the policy gradient: a sample's reward minus its baseline is its advantage.
 
-A baseline is data: one row of rewards for each sample, (N,) for sentence-level rewards, (N, T) for word-level ones, where words
-are compared position by position. Behind its end a sentence offers its sentence-level reward, so a longer sample's last words
-are compared with that; sentences of different width must be padded alike."""
+A baseline has one row of rewards for each sample, (N,) for sentence-level rewards, (N, T) for word-level ones, which are
+compared position by position. After its end a sentence has its sentence-level reward, so a longer sample's last words are
+compared with that; sentences of different width must be padded alike."""
 
 from __future__ import annotations
 
@@ -56,23 +56,25 @@ BaselineOptions = Annotated[
 ]
 
 
-def against_greedy(rewards: Tensor, greedy: Tensor, owner: Tensor) -> Tensor:
-    """rewards (N,) or (N, T), greedy (B,) or (B, T) of the batch's videos, owner (N,) the row of each sample's video."""
-    return against_second_sample(rewards, greedy[owner])
+def against_greedy(rewards: Tensor, greedy: Tensor, video_index: Tensor) -> Tensor:
+    """rewards (N,) or (N, T), greedy (B,) or (B, T) of the batch's videos, video_index (N,) the row of each sample's video."""
+    return against_second_sample(rewards, greedy[video_index])
 
 
-def against_truth(rewards: Tensor, truth: Tensor, owner: Tensor) -> Tensor:
-    """rewards (N,) or (N, T), truth (B,) sentence-level means of the batch's videos (`truth_means`), owner (N,)."""
-    baseline = truth[owner]
+def against_truth(rewards: Tensor, truth: Tensor, video_index: Tensor) -> Tensor:
+    """rewards (N,) or (N, T), truth (B,) sentence-level means of the batch's videos (`truth_means`), video_index (N,)."""
+    baseline = truth[video_index]
     return rewards - (baseline if rewards.ndim == 1 else baseline[:, None])
 
 
-def against_samples(rewards: Tensor, owner: Tensor, top: int | None = None, leave_one_out: bool = False) -> Tensor:
-    """rewards (N,) or (N, T), owner (N,): equal for the samples of one video. With word-level rewards the best are chosen
+def against_samples(
+    rewards: Tensor, video_index: Tensor, top: int | None = None, leave_one_out: bool = False
+) -> Tensor:
+    """rewards (N,) or (N, T), video_index (N,): equal for the samples of one video. With word-level rewards the best are chosen
     at every position."""
     baseline = torch.empty_like(rewards)
-    for video in owner.unique():
-        rows = (owner == video).nonzero().squeeze(1)
+    for video in video_index.unique():
+        rows = (video_index == video).nonzero().squeeze(1)
         baseline[rows] = _best_mean(rewards[rows], top, leave_one_out)
     return rewards - baseline
 
@@ -88,16 +90,16 @@ def against_second_sample(rewards: Tensor, second: Tensor) -> Tensor:
 
 
 def _best_mean(rewards: Tensor, top: int | None, leave_one_out: bool) -> Tensor:
-    """The S samples of one video, (S, ...) -> what each is compared with, (S, ...)."""
+    """The S samples of one video, (S, ...) -> the baseline of each, (S, ...)."""
     count = len(rewards)
     if not leave_one_out:
         best = rewards.sort(0, descending=True).values[: top or count]
         return best.mean(0, keepdim=True).expand_as(rewards)
     if count < 2:
-        raise ValueError("a baseline that leaves the sample out needs two samples a video; sample more captions")
+        raise ValueError("a baseline that leaves the sample out needs two samples per video; sample more captions")
     own = torch.arange(count, device=rewards.device)
     others = rewards.unsqueeze(0).repeat(count, *(1 for _ in rewards.shape))
-    others[own, own] = -torch.inf  # sorts behind all others, and so never counts
+    others[own, own] = -torch.inf  # sorts last, and so never counts
     return others.sort(1, descending=True).values[:, : min(top or count, count - 1)].mean(1)
 
 

@@ -1,6 +1,6 @@
 """The sentence-level reward of sampled captions: a mixture of CIDEr-D, BLEU-4 and ROUGE-L against the video's references.
 
-Samples stop at EOS: nothing behind it is scored. Whether EOS itself counts as a word is decided by the references of the index;
+Samples stop at EOS: nothing after it is scored. Whether EOS itself counts as a word is decided by the references of the index;
 `eos` must say the same of the samples, so that it counts on both sides or on neither."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ConsensusOptions(Options):
         return {score: weight for score in SCORES if (weight := getattr(self, score)) > 0}
 
 
-def spoken(samples: Tensor, eos: bool) -> Sentences:
+def as_sentences(samples: Tensor, eos: bool) -> Sentences:
     """samples (N, T) as w1 .. wn EOS PAD.. -> N sentences, up to EOS or PAD; EOS is their last word where it counts."""
     rows = samples.detach().cpu().numpy()
     if rows.ndim != 2:
@@ -57,13 +57,13 @@ def spoken(samples: Tensor, eos: bool) -> Sentences:
 
 
 class Consensus:
-    """samples (N, T), video_of (N,): the index's number of each sample's video -> rewards (N,)."""
+    """samples (N, T), video_of (N,): the index of each sample's video -> rewards (N,)."""
 
     def __init__(self, index: NgramIndex, options: ConsensusOptions | None = None, eos: bool = True):
         self.index, self.options, self.eos = index, options or ConsensusOptions(), eos
 
     def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
-        rewards = self.score(spoken(samples, self.eos), video_of.cpu().numpy())
+        rewards = self.score(as_sentences(samples, self.eos), video_of.cpu().numpy())
         return torch.from_numpy(rewards).to(samples.device, torch.float32)
 
     def score(self, captions: Sentences, video_of: NDArray[np.int64]) -> NDArray[np.float64]:

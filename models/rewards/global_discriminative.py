@@ -34,12 +34,11 @@ class GlobalOptions(Options):
 
 
 class GlobalDiscriminative:
-    """samples (N, T), video_of (N,): the number of each sample's video -> rewards (N,).
+    """samples (N, T), video_of (N,): the index of each sample's video -> rewards (N,).
 
-    videos (V, S) are the embeddings of all training videos, in the order of their numbers; nearest (V,) the number of each
-    one's nearest neighbour, -1 where it has none. A video that could not be embedded is a row of zeros: its captions earn
-    nothing here, and nobody is compared with it. The samples of one call are one minibatch: the captions that a baseline
-    scores are another, and have a call of their own."""
+    videos (V, S) are the embeddings of all training videos; nearest (V,) the index of each one's nearest neighbour, -1
+    where it has none. A video that could not be embedded is a row of zeros: its captions have reward 0, and no other is
+    compared with it. The samples of one call are one minibatch; those of a baseline are another, with a call of their own."""
 
     def __init__(
         self, embedding: VisualSemantic, videos: Tensor, nearest: Tensor, options: GlobalOptions | None = None
@@ -52,22 +51,21 @@ class GlobalDiscriminative:
 
     @torch.no_grad()
     def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
-        at = video_of.to(self.videos.device)
-        judged = self.embedded[at]
-        rewards = self.videos.new_zeros(len(at))
-        if judged.any():
-            rewards[judged] = self._judge(self.embedding.sentences(samples.to(at.device)[judged]), at[judged])
+        videos = video_of.to(self.videos.device)
+        scored = self.embedded[videos]
+        rewards = self.videos.new_zeros(len(videos))
+        if scored.any():
+            captions = self.embedding.sentences(samples.to(videos.device)[scored])
+            rewards[scored] = self._score(captions, videos[scored])
         return rewards.to(samples.device)
 
-    def _judge(self, said: Tensor, at: Tensor) -> Tensor:
-        """The vectors (M, S) of captions and the numbers (M,) of their videos -> R_GD (M,)."""
-        nearest = self.nearest[at]
-        against_nearest = neighbour_reward(
-            said, self.videos[at], self.videos[nearest.clamp(min=0)], self.options.margin
-        )
+    def _score(self, captions: Tensor, videos: Tensor) -> Tensor:
+        """The vectors (M, S) of captions and the indices (M,) of their videos -> R_GD (M,), eq. 8."""
+        nearest, margin = self.nearest[videos], self.options.margin
+        against_nearest = neighbour_reward(captions, self.videos[videos], self.videos[nearest.clamp(min=0)], margin)
         against_nearest = against_nearest.masked_fill(nearest < 0, 0.0)
-        present, owner = at.unique(return_inverse=True)
-        against_batch = batch_reward(scores(said, self.videos[present]), owner, self.options.margin)
+        present, video_index = videos.unique(return_inverse=True)
+        against_batch = batch_reward(scores(captions, self.videos[present]), video_index, margin)
         return self.options.neighbour * against_nearest + self.options.batch * against_batch
 
 
@@ -76,14 +74,14 @@ def neighbour_reward(captions: Tensor, own: Tensor, nearest: Tensor, margin: flo
     return -(margin + (captions * nearest).sum(1) - (captions * own).sum(1)).clamp(min=0)
 
 
-def batch_reward(scores: Tensor, owner: Tensor, margin: float = 0.2) -> Tensor:
-    """Eq. 7: scores (N, B) of the minibatch's captions and videos, owner (N,) the column of each caption's video -> R_B
+def batch_reward(scores: Tensor, video_index: Tensor, margin: float = 0.2) -> Tensor:
+    """Eq. 7: scores (N, B) of the minibatch's captions and videos, video_index (N,) the column of each caption's video -> R_B
     (N,). Captions of the same video are no negatives; a minibatch of one video has none, and its reward is 0."""
-    return -max_of_hinges(scores, owner, margin)
+    return -max_of_hinges(scores, video_index, margin)
 
 
-def nearest_numbers(ids: Sequence[str], nearest: Mapping[str, str]) -> Tensor:
-    """The videos' ids in the order of their numbers, id -> the id of the nearest neighbour -> numbers (V,), -1 for a video
+def nearest_indices(ids: Sequence[str], nearest: Mapping[str, str]) -> Tensor:
+    """The videos' ids in order, id -> the id of the nearest neighbour -> indices (V,) of the neighbours, -1 for a video
     without a neighbour among them."""
-    number = {id: n for n, id in enumerate(ids)}
-    return torch.tensor([number.get(nearest.get(id, ""), -1) for id in ids], dtype=torch.int64)
+    index = {id: n for n, id in enumerate(ids)}
+    return torch.tensor([index.get(nearest.get(id, ""), -1) for id in ids], dtype=torch.int64)

@@ -1,12 +1,13 @@
-"""GLD's local discriminative reward: each word earns the sentence's CIDEr-D, and words of rare phrases earn more (eq. 9, 10).
+"""GLD's local discriminative reward: the sentence's CIDEr-D for each word, and more for words of rare phrases (eq. 9, 10).
 
-An n-gram of the sample is selected where its tf-idf reaches a threshold; every word of it that is itself not too common earns
+An n-gram of the sample is selected where its tf-idf reaches a threshold; every word of it that is itself not too common gets
 what the n-gram adds to the cosine with the references. The defaults are those of the authors' runs: raw term frequencies
 (eq. 9 divides them by the sentence's length, and then hardly an n-gram reaches 5), the mean over references, times 10, with
-CIDEr-D's penalty for another length. "w_t in the n-gram" is meant of the word, not of its place: each occurrence earns alike.
+CIDEr-D's penalty for another length. "w_t in the n-gram" is meant of the word, not of its position: all its occurrences
+have the same reward.
 
-Rewards are (N, T), also behind a sentence's end: there they are the sentence-level reward, which is what a baseline offers to
-words that have no counterpart in it."""
+Rewards are (N, T), also after a sentence's end: there they are the sentence-level reward, with which the words of a longer
+sentence are compared."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from models.metrics.compiling import kernel
 from models.metrics.ngrams import ORDER_EDGES, NgramIndex, tfidf_norms
 from models.metrics.sentences import MAX_WORDS, Sentences
 from models.options import Options
-from models.rewards.consensus import spoken
+from models.rewards.consensus import as_sentences
 
 _WORD, _MASK, _ONE = np.uint64(16), np.uint64(0xFFFF), np.uint64(1)
 
@@ -58,13 +59,13 @@ WordRewardOptions = Annotated[LocalOptions | DifferenceOptions | StrengthenOptio
 
 
 class LocalDiscriminative:
-    """samples (N, T), video_of (N,): the index's number of each sample's video -> rewards of the words (N, T)."""
+    """samples (N, T), video_of (N,): the index of each sample's video -> rewards of the words (N, T)."""
 
     def __init__(self, index: NgramIndex, options: WordRewardOptions | None = None, eos: bool = True):
         self.index, self.options, self.eos = index, options or LocalOptions(), eos
 
     def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
-        captions, videos = spoken(samples, self.eos), video_of.cpu().numpy()
+        captions, videos = as_sentences(samples, self.eos), video_of.cpu().numpy()
         rewards = np.repeat(cider_d(self.index, captions, videos)[:, None], samples.shape[1], axis=1)
         if isinstance(self.options, LocalOptions):
             rewards += phrase_bonus(self.index, captions, videos, self.options, samples.shape[1])
@@ -76,7 +77,7 @@ class LocalDiscriminative:
 def phrase_bonus(
     index: NgramIndex, captions: Sentences, video_of: NDArray[np.int64], options: LocalOptions, width: int
 ) -> NDArray[np.float64]:
-    """What eq. 10 adds to the sentence's reward: N captions -> (N, width), 0 behind their ends."""
+    """What eq. 10 adds to the sentence's reward: N captions -> (N, width), 0 after their ends."""
     match = index.match(captions, video_of)
     known = match.rows >= 0  # none, where no reference has a word
     idf = np.full(match.rows.shape, np.nan)
@@ -92,16 +93,16 @@ def phrase_bonus(
 def prefix_differences(
     index: NgramIndex, captions: Sentences, video_of: NDArray[np.int64], width: int
 ) -> NDArray[np.float64]:
-    """How much each word adds to the CIDEr-D of what is said so far: N captions -> (N, width), 0 behind their ends."""
+    """How much each word adds to the CIDEr-D of the caption so far: N captions -> (N, width), 0 after their ends."""
     lengths = captions.lengths
-    places = np.arange(width) < lengths[:, None]
-    sizes = (np.arange(width) + 1 + np.zeros_like(lengths)[:, None])[places]
+    valid = np.arange(width) < lengths[:, None]
+    sizes = (np.arange(width) + 1 + np.zeros_like(lengths)[:, None])[valid]
     edges = np.concatenate([[0], np.cumsum(sizes)])
     begins = np.repeat(captions.starts[:-1], lengths)
     tokens = captions.tokens[np.arange(edges[-1]) - np.repeat(edges[:-1], sizes) + np.repeat(begins, sizes)]
     so_far = np.zeros((len(captions), width))
-    so_far[places] = cider_d(index, Sentences(tokens, edges), np.repeat(video_of, lengths))
-    return np.where(places, np.diff(so_far, axis=1, prepend=0.0), 0.0)
+    so_far[valid] = cider_d(index, Sentences(tokens, edges), np.repeat(video_of, lengths))
+    return np.where(valid, np.diff(so_far, axis=1, prepend=0.0), 0.0)
 
 
 @kernel
@@ -146,12 +147,12 @@ def _bonus(
             if gain > 0.0:
                 rest = keys[entry]
                 seen = keys[entry]
-                for place in range(n + 1):
+                for position in range(n + 1):
                     word = rest & _MASK
                     rest >>= _WORD
                     again = False  # a word that the n-gram has twice is in it once
                     other = seen
-                    for _ in range(place):
+                    for _ in range(position):
                         again |= (other & _MASK) == word
                         other >>= _WORD
                     if not again:
@@ -162,8 +163,8 @@ def _bonus(
             share = 1.0 / length if literal else 1.0
             if tf[entry] * idf[entry] * share <= word_threshold:
                 earned[np.int64(keys[entry] - _ONE)] = 0.0
-        for place in range(min(length, width)):
-            bonus[i, place] = earned[tokens[begin + place]]
-        for place in range(length):
-            earned[tokens[begin + place]] = 0.0
+        for position in range(min(length, width)):
+            bonus[i, position] = earned[tokens[begin + position]]
+        for position in range(length):
+            earned[tokens[begin + position]] = 0.0
     return bonus

@@ -1,22 +1,21 @@
-"""torch.compile for the parts of a captioner that see whole batches at once: its encoder and its output layer.
+"""torch.compile for the modules of a captioner that see whole batches at once: its encoder and its output layer.
 
-The recurrence between them is left alone: its length changes with every batch, and each length would be compiled anew. Weights
-and their names stay as they are, so checkpoints do not tell whether a training was compiled."""
+The recurrence between them is not compiled: its length changes with every batch, and each length would be compiled anew.
+Weights and their names stay as they are, so a checkpoint is the same with and without compilation."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from models.layers.output_layer import WordLayer
+from models.layers.output_layer import OutputLayer
 
 
-def compile_parts(model: nn.Module) -> int:
-    """Compile what can be compiled of a model, in place, for batches of any size; the code is made at its first use. Returns
-    how many parts there are."""
-    parts: list[nn.Module] = [part for part in model.modules() if isinstance(part, WordLayer)]
+def compile_modules(model: nn.Module) -> int:
+    """Compile these modules of a model in place, for batches of any size, at their first use. Returns how many there are."""
+    modules: list[nn.Module] = [module for module in model.modules() if isinstance(module, OutputLayer)]
     encoder = getattr(model, "encoder", None)
     if isinstance(encoder, nn.Module):
-        parts.append(encoder)
-    for part in parts:
-        part.compile(dynamic=True)
-    return len(parts)
+        modules.append(encoder)
+    for module in modules:
+        module.compile(dynamic=True)
+    return len(modules)

@@ -1,4 +1,4 @@
-"""The training loop: a generator that yields after every step. Its caller saves, validates and stops.
+"""The training loop: a generator that yields after every step. Its caller saves checkpoints, validates and stops.
 
     for progress in fit(model, objective, batches, options, state):
         if progress.end_of_epoch:
@@ -21,7 +21,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.options import Options
-from models.training.averaging import MeanWeights
+from models.training.ema import ExponentialMovingAverage
+from models.training.modes import eval_mode
 from models.training.objective import Objective
 from models.training.parallel import Ranks
 
@@ -37,8 +38,8 @@ class FitOptions(Options):
     """The highest learning rate."""
     weight_decay: float = Field(0.0, ge=0)
     """Pull of the weights towards zero."""
-    clip: float = Field(5.0, ge=0)
-    """Longest gradient (norm over all weights); 0 lets every gradient through."""
+    gradient_clip: float = Field(5.0, ge=0, serialization_alias="clip")
+    """Largest norm of the gradient, over all weights; 0 does not clip."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises from near zero."""
     warmup_epochs: float = Field(0.0, ge=0)
@@ -46,10 +47,10 @@ class FitOptions(Options):
     warmup_from: float = Field(0.0, ge=0)
     """The learning rate that the warm-up starts above."""
     schedule: Literal["constant", "cosine", "steps", "decay"] = "constant"
-    """What the learning rate does after the warm-up: cosine falls to zero at the last step, steps has its milestones, decay
-    falls by the factor `decay` every `decay_every` epochs."""
+    """The learning rate after the warm-up: cosine falls to zero at the last step, steps has its milestones, decay falls by
+    the factor `decay` every `decay_every` epochs."""
     milestones: tuple[tuple[int, float], ...] = ()
-    """For schedule steps: (epochs done, the part of the highest learning rate from then on), in order."""
+    """For schedule steps: (epochs done, the share of the highest learning rate from then on), in order."""
     decay: float = Field(0.8, gt=0, le=1)
     """For schedule decay: what the learning rate is multiplied by."""
     decay_every: int = Field(3, ge=1)
@@ -57,9 +58,9 @@ class FitOptions(Options):
     keep: Literal["best", "last"] = "best"
     """Which epoch becomes the result: the best one on validation, with early stopping, or the last one, which is the better
     choice where validation videos are too few to tell epochs apart and the schedule ends at zero."""
-    average: float = Field(0.0, ge=0, lt=1)
-    """How much of the running mean of the weights is kept at each step, such as 0.99 for a mean over the last hundred or so; the
-    mean weights are validated and become the result. 0: the weights themselves."""
+    ema_decay: float = Field(0.0, ge=0, lt=1, serialization_alias="average")
+    """Decay of the weights' exponential moving average, such as 0.99 for an average over about the last hundred steps; the
+    averaged weights are validated and become the result. 0: no average."""
 
     @model_validator(mode="after")
     def _one_learning_rate_at_a_time(self) -> Self:
@@ -71,7 +72,7 @@ class FitOptions(Options):
                 "schedule 'steps' and milestones go together: such as 'schedule: steps, milestones: [[23, 0.01]]' for a "
                 "hundredth of the learning rate after 23 epochs"
             )
-        if epochs != sorted(set(epochs)) or any(epoch < 0 or part <= 0 for epoch, part in self.milestones):
+        if epochs != sorted(set(epochs)) or any(epoch < 0 or share <= 0 for epoch, share in self.milestones):
             raise ValueError(f"milestones are (epochs, factor above 0) with rising epochs, not {self.milestones}")
         return self
 
@@ -118,11 +119,11 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class TrainState:
-    """Where a training stands: named tensors (for safetensors) and a few numbers (for JSON).
+    """A training state: named tensors (for safetensors) and a few numbers (for JSON).
 
-    tensors: "model.<name>", "optimiser.<parameter>.<slot>", "mean.<name>" where weights are averaged, "rng.cpu" and, on a GPU,
+    tensors: "model.<name>", "optimiser.<parameter>.<slot>", "mean.<name>" of averaged weights, "rng.cpu" and, on a GPU,
     "rng.cuda" (uint8); "rng.<rank>.cpu" of the other processes, where several train together.
-    values: epoch and batch (the next one's place), step (those done) and steps_per_epoch."""
+    values: epoch and batch (of the next step), step (how many are done) and steps_per_epoch."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]
@@ -131,23 +132,22 @@ class TrainState:
         """For `model.load_state_dict`."""
         return self._named("model.")
 
-    def mean_weights(self) -> dict[str, Tensor]:
-        """The running means of the trained weights; empty where none are kept."""
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """The exponential moving averages of the trained weights; empty without them."""
         return self._named("mean.")
 
     def _named(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
 
-    def beside(self, tensors: dict[str, Tensor]) -> TrainState:
-        """The same, with some tensors more."""
+    def with_tensors(self, tensors: dict[str, Tensor]) -> TrainState:
         return TrainState(self.tensors | tensors, self.values)
 
 
 @dataclass(frozen=True)
 class Progress:
     """One step done. epoch counts from 0, step (of all epochs) from 1; losses are the terms before their weights, and
-    their weighted sum as "total"; videos are those of this process's part of the batch. snapshot() and kept() are valid until
-    the loop is resumed; inside `with kept():` the model has the weights to judge and to keep, a mean where one is asked for."""
+    their weighted sum as "total"; videos are those of this process's shard of the batch. snapshot() and averaged() are valid
+    until the loop is resumed; inside `with averaged():` the model has the averaged weights, if there is an average."""
 
     epoch: int
     step: int
@@ -158,7 +158,7 @@ class Progress:
     gradient_norm: float
     end_of_epoch: bool
     snapshot: Callable[[], TrainState]
-    kept: Callable[[], AbstractContextManager[None]] = nullcontext
+    averaged: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 _M = TypeVar("_M", bound=nn.Module)
@@ -176,7 +176,7 @@ def fit(
 ) -> Iterator[Progress]:
     """Train `model` in place, from the start or from `state`, to the last of options.epochs; yields after every step.
 
-    ranks: the processes that train together, each of which calls this with its own part of the batches. half: bfloat16 where
+    ranks: the processes that train together, each of which calls this with its own shard of the batches. half: bfloat16 where
     torch finds it safe, on a GPU only. Anything that the caller does between steps with the model or with random numbers
     belongs inside `undisturbed`."""
     per_epoch = batches.steps_per_epoch
@@ -189,35 +189,35 @@ def fit(
     )
     ranks = ranks or Ranks()
     step = 0 if state is None else restore(state, model, optimiser, per_epoch, ranks.rank)
-    mean = MeanWeights(model, options.average) if options.average else None
-    if mean and state is not None:
-        mean.restore(state.mean_weights())
-    if state is None and not ranks.leads:
-        _chances_of_its_own(ranks.rank)
-    casting = torch.autocast("cuda", torch.bfloat16, enabled=half) if device.startswith("cuda") else nullcontext()
+    ema = ExponentialMovingAverage(model, options.ema_decay) if options.ema_decay else None
+    if ema and state is not None:
+        ema.restore(state.averaged_weights())
+    if state is None and not ranks.is_main_process:
+        _seed_by_rank(ranks.rank)
+    autocast = torch.autocast("cuda", torch.bfloat16, enabled=half) if device.startswith("cuda") else nullcontext()
     total_steps = options.epochs * per_epoch
     while step < total_steps:
         epoch, skip = divmod(step, per_epoch)
-        now = objective.at(epoch)
+        epoch_objective = objective.at(epoch)
         for batch in batches(epoch, skip):
             rate = learning_rate_at(step, total_steps, options)
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.zero_grad(set_to_none=True)
-            with casting:
-                total, losses = ranks.losses(now, model, batch.to(device))
+            with autocast:
+                total, losses = ranks.losses(epoch_objective, model, batch.to(device))
             if not all(math.isfinite(loss) for loss in losses.values()):
                 raise NonFiniteLoss("loss", losses, step + 1, _all_videos(batch, ranks))
             if total is not None:
                 total.backward()
             ranks.add_gradients(parameters.values())
-            norm = nn.utils.clip_grad_norm_(parameters.values(), options.clip or math.inf).item()
+            norm = nn.utils.clip_grad_norm_(parameters.values(), options.gradient_clip or math.inf).item()
             if not math.isfinite(norm):
                 raise NonFiniteLoss("gradient", losses, step + 1, _all_videos(batch, ranks))
             optimiser.step()
             step += 1
-            if mean:
-                mean.add(step)
+            if ema:
+                ema.update(step)
             yield Progress(
                 epoch,
                 step,
@@ -227,8 +227,8 @@ def fit(
                 rate,
                 norm,
                 end_of_epoch=step % per_epoch == 0,
-                snapshot=partial(take_snapshot, model, optimiser, step, per_epoch, mean),
-                kept=mean.in_place if mean else nullcontext,
+                snapshot=partial(take_snapshot, model, optimiser, step, per_epoch, ema),
+                averaged=ema.applied if ema else nullcontext,
             )
             if step % per_epoch == 0:
                 break
@@ -252,7 +252,7 @@ def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
         return options.warmup_from + (highest - options.warmup_from) * (step + 1) / warmup
     epoch = int(step // per_epoch)
     if options.schedule == "steps":
-        return highest * next((part for since, part in reversed(options.milestones) if epoch >= since), 1.0)
+        return highest * next((share for since, share in reversed(options.milestones) if epoch >= since), 1.0)
     if options.schedule == "decay":
         return highest * options.decay ** (epoch // options.decay_every)
     if options.schedule == "constant":
@@ -262,11 +262,15 @@ def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
 
 
 def take_snapshot(
-    model: nn.Module, optimiser: torch.optim.Optimizer, step: int, per_epoch: int, mean: MeanWeights | None = None
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    step: int,
+    per_epoch: int,
+    ema: ExponentialMovingAverage | None = None,
 ) -> TrainState:
     """A copy, on the CPU, of everything the next step depends on."""
     tensors = {f"model.{name}": _copy(tensor) for name, tensor in model.state_dict().items()}
-    tensors |= {f"mean.{name}": _copy(tensor) for name, tensor in (mean.means if mean else {}).items()}
+    tensors |= {f"mean.{name}": _copy(tensor) for name, tensor in (ema.averages if ema else {}).items()}
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     for index, slots in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{names[index]}.{slot}": _copy(tensor) for slot, tensor in slots.items()}
@@ -281,7 +285,7 @@ def restore(
     """Put a snapshot back into a model, a fresh optimiser and torch's generators; returns the steps done."""
     if state.values["steps_per_epoch"] != per_epoch:
         raise ValueError(
-            f"the snapshot was taken with {state.values['steps_per_epoch']} batches an epoch, now there are {per_epoch}; "
+            f"the snapshot was taken with {state.values['steps_per_epoch']} batches per epoch, now there are {per_epoch}; "
             "go on with the same videos and batch size, or start again"
         )
     model.load_state_dict(state.model_weights())
@@ -299,21 +303,18 @@ def restore(
     if random:
         _set_random_state(random)
     else:  # fewer processes took the snapshot
-        _chances_of_its_own(rank)
+        _seed_by_rank(rank)
     return int(state.values["step"])
 
 
 @contextmanager
 def undisturbed(model: _M) -> Iterator[_M]:
-    """The model in eval mode, for validation between two steps; afterwards training goes on as if nothing had happened."""
-    modes = [(module, module.training) for module in model.modules()]
+    """The model in eval mode, for validation between two steps; afterwards modes and random numbers are as before."""
     random = random_state()
-    model.eval()
     try:
-        yield model
+        with eval_mode(model):
+            yield model
     finally:
-        for module, training in modes:
-            module.training = training
         _set_random_state(random)
 
 
@@ -331,13 +332,13 @@ def _set_random_state(states: dict[str, Tensor]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-def _chances_of_its_own(rank: int) -> None:
-    """Each process draws other samples and drops other units; the leading one those that it would draw alone."""
+def _seed_by_rank(rank: int) -> None:
+    """Each process samples and drops out differently; the main process as it would alone."""
     torch.manual_seed((torch.initial_seed() + rank * 1_000_003) % 2**63)
 
 
 def _all_videos(batch: TrainingBatch, ranks: Ranks) -> tuple[str, ...]:
-    return tuple(id for part in ranks.gather(list(batch.video_ids)) for id in part)
+    return tuple(id for ids in ranks.gather(list(batch.video_ids)) for id in ids)
 
 
 def _copy(tensor: Tensor) -> Tensor:

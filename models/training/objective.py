@@ -34,15 +34,15 @@ class CountingTerm(Protocol):
 
 @runtime_checkable
 class SharingModel(Protocol):
-    """A model whose passes over a batch can be made once for several terms."""
+    """A model whose passes over a batch can be shared by several terms."""
 
     def sharing(self) -> AbstractContextManager[None]: ...
 
 
 class Objective:
-    """`Objective(xe=(1.0, CrossEntropy()), rebuild=(0.2, term))`: the weighted sum of its terms.
+    """`Objective(xe=(1.0, CrossEntropy()), reconstruction=(0.2, term))`: the weighted sum of its terms.
 
-    Terms that ask the same pass of a model get the same one: each is written as if it were alone."""
+    Terms that need the same pass of a model share it: each is written as if it were alone."""
 
     def __init__(self, **terms: tuple[float, Term]):
         if not terms:
@@ -67,8 +67,8 @@ class Objective:
             total = total + more
         return total, {name: loss.detach() for name, loss in losses.items()}
 
-    def parts(self, model: Any, batch: Any) -> dict[str, tuple[Tensor, int]]:
-        """Each term before its weight, and how much it is the mean of: what is needed to add up parts of a batch."""
+    def counted(self, model: Any, batch: Any) -> dict[str, tuple[Tensor, int]]:
+        """Each term before its weight, and how many things it is the mean of, so that shards of a batch can be added."""
         losses = self._losses(model, batch)
         return {
             name: (losses[name], term.count(batch) if isinstance(term, CountingTerm) else len(batch.video_ids))

@@ -1,7 +1,7 @@
 """A plain folder: videos (or images) anywhere in it and one table of captions.
 
     captions.csv | .tsv | .parquet   columns video, caption; optional split, start, end
-    captions.jsonl                   the same as one object a line; "captions": [...] may stand for several
+    captions.jsonl                   the same as one object per line; "captions": [...] may stand for several
 
 `video` is a file's name, its path below the folder, or its id (the name without its ending). With start and end (in
 seconds) a row describes a segment: a clip of its own, called `<id>_<n>` in the order of the table. Splits that the
@@ -19,16 +19,14 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from storage.datasets.annotations import TABLE_SUFFIXES, parse_split, read_rows, repair_segment
-from storage.datasets.dataset import Builder, Dataset, DatasetName, composed, is_media
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName, composed, is_media
 from storage.errors import BadInput
 from storage.options import Options
-from storage.records import SPLITS, Split
+from storage.records import SPLITS, Split, TimeSpan
 
 VIDEO_COLUMNS = ("video", "video_id", "file_name", "file")
 CAPTION_COLUMNS = ("caption", "text", "sentence", "captions")
 COLUMNS = (*VIDEO_COLUMNS, *CAPTION_COLUMNS, "split", "start", "end")
-
-Segment = tuple[float, float]
 
 
 class FolderOptions(Options):
@@ -68,10 +66,10 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
     The hash puts an id on [0, 1): the lowest `test_share` is test, the next `val_share` val, the rest train. If three
     or more ids leave a split empty that has a share, it borrows one: test and val the lowest, train the highest on that
     line of a split that has two or more. So a new video can move another only by ending or taking over such a loan."""
-    place = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
-    line = sorted(place, key=lambda name: (place[name], name))
+    hashes = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
+    line = sorted(hashes, key=lambda name: (hashes[name], name))
     splits: dict[str, Split] = {
-        name: "test" if place[name] < test_share else "val" if place[name] < test_share + val_share else "train"
+        name: "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
         for name in line
     }
     sizes = Counter(splits.values())
@@ -108,7 +106,7 @@ def find_table(root: Path, captions: str | None = None) -> Path:
 
 def read_folder(options: FolderOptions, root: Path) -> Dataset:
     """The folder as a data set; a video that the table names and the folder lacks stays, without a source."""
-    builder = Builder(options.name, root)
+    builder = DatasetBuilder(options.name, root)
     path = builder.opened(find_table(root, options.captions))
     table = _read_table(builder, path)
     undecided = [video for video in table.clips if video not in table.splits]
@@ -128,18 +126,18 @@ class _Table:
     """`clips`: video -> segment, or None for the whole -> its captions and where they are (None: only declared).
     `splits`: video -> the split that the table gives."""
 
-    clips: dict[str, dict[Segment | None, list[tuple[Any, str]]]] = field(default_factory=dict)
+    clips: dict[str, dict[TimeSpan | None, list[tuple[Any, str]]]] = field(default_factory=dict)
     splits: dict[str, Split] = field(default_factory=dict)
 
 
-def _add_clips(builder: Builder, table: _Table, splits: dict[str, Split]) -> None:
+def _add_clips(builder: DatasetBuilder, table: _Table, splits: dict[str, Split]) -> None:
     taken = set(table.clips)
     for video, segments in table.clips.items():
-        number = 0
+        count = 0
         for segment, rows in segments.items():
             video_id = video
             if segment is not None:
-                video_id, number = _free(f"{video}_{number}", taken), number + 1
+                video_id, count = _free(f"{video}_{count}", taken), count + 1
                 taken.add(video_id)
             if builder.add_video(video_id, builder.files.get(video), splits[video], segment, rows[0][1], video):
                 for text, where in rows:
@@ -147,7 +145,7 @@ def _add_clips(builder: Builder, table: _Table, splits: dict[str, Split]) -> Non
                         builder.add_caption(video_id, text, where)
 
 
-def _read_table(builder: Builder, path: Path) -> _Table:
+def _read_table(builder: DatasetBuilder, path: Path) -> _Table:
     table, names, file = _Table(), _Names(builder), path.name
     bad_splits: dict[str, tuple[Any, str]] = {}
     column = ""
@@ -198,7 +196,7 @@ def _video_column(row: dict[str, Any], path: Path) -> str:
 class _Names:
     """Which video a cell of the table means: an id, a path below the root or a file's name, in this order."""
 
-    def __init__(self, builder: Builder):
+    def __init__(self, builder: DatasetBuilder):
         self._builder = builder
         self._known: dict[Any, str | None] = {}
         self._absent: dict[str, str] = {}

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import zarr
 
 from storage.errors import StorageError
-from storage.features.segments import DATA, INDEX, Row, row_crc32
+from storage.features.segments import DATA, INDEX, FeatureRow, row_crc32
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -30,7 +30,7 @@ _PLAIN_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}]
 _COLUMNS = ["video_id", "video_key", "start", "length", "crc32", "damaged", "written"]
 
 
-class SegmentGoneError(Exception):
+class SegmentGone(Exception):
     """The segment was compacted away while it was being opened: list the store again."""
 
 
@@ -62,10 +62,10 @@ def map_file(path: Path) -> np.ndarray:
     return np.asarray(_Map(path))
 
 
-class Segment:
+class FeatureSegment:
     """An indexed segment, opened for reading.
 
-    Columns, one entry a row: ids, keys (lists), starts, lengths, crc32s, damaged, written, valid (numpy)."""
+    Columns, one entry per row: ids, keys (lists), starts, lengths, crc32s, damaged, written, valid (numpy)."""
 
     def __init__(self, path: Path, index: np.ndarray):
         self.path = path
@@ -79,7 +79,7 @@ class Segment:
         self.shape: tuple[int, ...] = ()
         self.dtype = np.dtype("<f2")
         self.faults: list[str] = []
-        """What is wrong with the data, one entry a damaged chunk; empty for a sound segment."""
+        """What is wrong with the data, one entry per damaged chunk; empty for an intact segment."""
         self._chunks: list[np.ndarray | None] = []
         self._chunk_rows = 1
         self._zarr: zarr.Array | None = None
@@ -87,20 +87,20 @@ class Segment:
         self._open_data()
 
     @classmethod
-    def open(cls, path: Path) -> Segment | None:
+    def open(cls, path: Path) -> FeatureSegment | None:
         """The segment, or None if it has no index (yet)."""
         try:
             segment = cls(path, map_file(path / INDEX))
         except FileNotFoundError:
             if path.exists():
                 return None
-            raise SegmentGoneError(path.name) from None
+            raise SegmentGone(path.name) from None
         if segment.faults and not path.exists():
-            raise SegmentGoneError(path.name)
+            raise SegmentGone(path.name)
         return segment
 
     @property
-    def tail(self) -> tuple[int, ...]:
+    def feature_shape(self) -> tuple[int, ...]:
         return self.shape[1:]
 
     @property
@@ -109,17 +109,17 @@ class Segment:
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64)) if self.shape else 0
 
     def read(self, n: int) -> np.ndarray:
-        """Row number -> [L, *tail], read-only and without a copy where the row lies in one chunk."""
+        """Row number -> [L, *feature_shape], read-only and without a copy where the row lies in one chunk."""
         mapped = self.mapped(n)
         if mapped is not None:
             return mapped
-        out = np.empty((int(self.lengths[n]), *self.tail), self.dtype)
+        out = np.empty((int(self.lengths[n]), *self.feature_shape), self.dtype)
         self.copy(n, out)
         out.flags.writeable = False
         return out
 
     def mapped(self, n: int) -> np.ndarray | None:
-        """A row as a piece of the map, [L, *tail]; None if it is empty, straddles chunks or zarr-python has to read it."""
+        """A row as memory-mapped array, [L, *feature_shape]; None if empty, across chunks or read by zarr-python."""
         if not self.valid[n]:
             raise self.fault(self.ids[n])
         start, length = int(self.starts[n]), int(self.lengths[n])
@@ -129,7 +129,7 @@ class Segment:
         return self._chunks[first][offset : offset + length]  # type: ignore[index]  # valid rows have chunks
 
     def copy(self, n: int, out: np.ndarray) -> None:
-        """Copy the first len(out) steps of a row into out (n, *tail) of any float dtype."""
+        """Copy the first len(out) steps of a row into out (n, *feature_shape) of any float dtype."""
         if not self.valid[n]:
             raise self.fault(self.ids[n])
         start, count = int(self.starts[n]), len(out)
@@ -143,14 +143,14 @@ class Segment:
             out[done : done + step] = self._chunks[chunk][offset : offset + step]  # type: ignore[index]
             done += step
 
-    def row(self, n: int) -> Row:
+    def row(self, n: int) -> FeatureRow:
         """Everything about one row, its bytes checked: what merging copies."""
         array = self.read(n)
         crc32 = int(self.crc32s[n])
         if row_crc32(array) != crc32:
             raise StorageError(self._advice(f"the features of {self.ids[n]} differ from their checksum"))
         written = int(self.written[n])
-        return Row(self.ids[n], self.keys[n], array, self.pts(n), crc32, bool(self.damaged[n]), written)
+        return FeatureRow(self.ids[n], self.keys[n], array, self.pts(n), crc32, bool(self.damaged[n]), written)
 
     def pts(self, n: int) -> np.ndarray | None:
         """The time of every step in seconds, (L,) float64, or None where none was recorded."""
@@ -161,7 +161,7 @@ class Segment:
         """The error for a row that cannot be read."""
         return StorageError(
             f"the features of {video_id} are lost: {'; '.join(self.faults)} in segment {self.path}; "
-            "run 'longtake extract' again (only what is lost is made again) or import them again"
+            "run 'longtake extract' again (only what is lost is recomputed) or import them again"
         )
 
     @cached_property
@@ -176,7 +176,7 @@ class Segment:
             raise StorageError(self._advice(f"its index cannot be read ({error})")) from error
 
     def _advice(self, what: str) -> str:
-        return f"segment {self.path}: {what}; remove that folder and run again: only its videos are made again"
+        return f"segment {self.path}: {what}; remove that folder and run again: only its videos are recomputed"
 
     def _open_data(self) -> None:
         folder = self.path / DATA
@@ -202,17 +202,17 @@ class Segment:
         self._chunk_rows = chunk_shape[0]
         size = self.dtype.itemsize * int(np.prod(chunk_shape, dtype=np.int64))
         zeros = ".0" * (len(chunk_shape) - 1)
-        for number in range(-(-self.shape[0] // self._chunk_rows)):
+        for chunk_index in range(-(-self.shape[0] // self._chunk_rows)):
             try:
-                data = map_file(folder / f"c.{number}{zeros}")
+                data = map_file(folder / f"c.{chunk_index}{zeros}")
                 fault = "" if len(data) == size else f"has {len(data)} bytes instead of {size}"
             except FileNotFoundError:
                 fault = "is missing"
             self._chunks.append(None if fault else data.view(self.dtype).reshape(chunk_shape))
             if fault:
-                first, end = number * self._chunk_rows, (number + 1) * self._chunk_rows
+                first, end = chunk_index * self._chunk_rows, (chunk_index + 1) * self._chunk_rows
                 touched = (self.starts < end) & (self.starts + self.lengths > first) & (self.lengths > 0)
-                self._lose(touched, f"chunk {DATA}/c.{number}{zeros} {fault}")
+                self._lose(touched, f"chunk {DATA}/c.{chunk_index}{zeros} {fault}")
 
     def _copy_through_zarr(self, n: int, out: np.ndarray) -> None:
         start, length = int(self.starts[n]), int(self.lengths[n])

@@ -29,23 +29,23 @@ REORDERED = {"h264", "hevc"}
 """Codecs whose frames AVI stamps in the order of storage: the n-th frame is shown at the n-th of these times."""
 
 Picture = NDArray[np.uint8]
-Shown = tuple[float, Callable[[], Picture]]
+TimedFrame = tuple[float, Callable[[], Picture]]
 """When a frame is displayed, in the stream's own seconds, and how to get its pixels (H, W, 3) RGB, upright."""
 
 
-class Reader(Protocol):
+class FrameReader(Protocol):
     """One pass over a video. `damaged` is final once the pass has ended."""
 
     damaged: bool
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         """Every frame in the order of display; pixels are only made for the frames that are rendered."""
         ...
 
 
 class PyavReader:
     """FFmpeg's libraries through PyAV. A packet that cannot be decoded is left out and noted as damage, unless it comes
-    before the first frame: there it leans on what was cut away, and no player shows it. `rotation` is the turn of the
+    before the first frame: there it refers to what was cut away, and no player shows it. `rotation` is the turn of the
     last frame rendered, None if it has no display matrix. With `size` (width, height) frames are rendered as thumbnails,
     which is quick and not exact: nothing that is stored may come from them."""
 
@@ -56,14 +56,14 @@ class PyavReader:
         self.rotation: int | None = None
         self._to_rgb = VideoReformatter()  # kept: to set it up costs more than to convert a small frame
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         with open_media(self.path) as container:
             stream = video_stream(container, self.path)
             length = float(1 / stream.average_rate) if stream.average_rate else 0.0
             base = stream.time_base
             packets, stamps = container.demux(stream), list[int]()
             if container.format.name == "avi" and stream.codec_context.codec.canonical_name in REORDERED:
-                packets = _noting(packets, stamps)
+                packets = _collect_stamps(packets, stamps)
             last = float("-inf")
             for frame in self.decoded(packets, stream):
                 self.damaged |= frame.is_corrupt
@@ -78,8 +78,8 @@ class PyavReader:
         """A decoded frame as (H, W, 3) RGB, upright."""
         try:
             width, height = self.size or (None, None)
-            made = self._to_rgb.reformat(frame, width=width, height=height, format="rgb24", threads=1)
-            rgb: Picture = np.asarray(made.to_ndarray(), np.uint8)
+            reformatted = self._to_rgb.reformat(frame, width=width, height=height, format="rgb24", threads=1)
+            rgb: Picture = np.asarray(reformatted.to_ndarray(), np.uint8)
             matrix = frame.side_data.get("DISPLAYMATRIX")
             self.rotation = frame.rotation if matrix else None
             return upright(rgb, matrix) if isinstance(matrix, SideData) else rgb
@@ -114,7 +114,7 @@ class PyavReader:
                     yield frame
 
 
-def _noting(packets: Iterator[av.Packet], stamps: list[int]) -> Iterator[av.Packet]:
+def _collect_stamps(packets: Iterator[av.Packet], stamps: list[int]) -> Iterator[av.Packet]:
     """The packets, their time stamps kept in a heap."""
     for packet in packets:
         if packet.size and packet.pts is not None:
@@ -131,7 +131,7 @@ class DecordReader:
         self.times = times
         self.damaged = False
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         import decord  # loaded on first use: it brings its own FFmpeg, and must never be loaded before a fork
 
         read_header(self.path)  # decord would follow a playlist that has taken the file's place
@@ -162,7 +162,7 @@ class PictureReader:
         self.format = format
         self.damaged = False
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         try:
             with Image.open(self.path, formats=[self.format]) as image:
                 if image.width * image.height > MAX_PIXELS:

@@ -1,4 +1,4 @@
-"""Where a video cuts from one shot to the next: found in one pass over its frames, each looked at as a thumbnail.
+"""Where a video cuts from one shot to the next: found in one pass over thumbnails of its frames.
 
 A cut is a frame that differs from the one before far more than its neighbours do from theirs (a pan or a busy scene differs all
 the time), and that stays: some frames later the picture is still another one than some frames before (a flash of light comes
@@ -21,19 +21,18 @@ from storage.media.frame_sampling import Seconds
 from storage.media.probe import Probe
 from storage.media.readers import Picture, PyavReader
 from storage.options import Options
+from storage.records import TimeSpan
 
 THUMBNAIL = (48, 32)
-"""width and height of what is looked at"""
-TICK_SECONDS = 2.0
+"""width and height of the frames that are compared"""
+HEARTBEAT_SECONDS = 2.0
 _BINS = 4  # steps of each colour channel in a histogram
-_CLOSEST = 1 / 31  # seconds between frames that are looked at: more than 30 a second tell nothing new
+_CLOSEST = 1 / 31  # seconds between frames that are compared: more than 30 per second tell nothing new
 _LATER = 2  # frames that a flash may last
 _AROUND = 0.42  # seconds on either side that a cut has to stand out from
 _OUTSTANDING = 3.0  # times their mean
 _UNMATCHED = 1.8  # times the largest of them: jerky motion has many alike
 _LEAST = 0.12  # of 1: smaller changes are no cut however still the film is
-
-Segment = tuple[float, float]
 
 
 class ShotOptions(Options):
@@ -53,7 +52,7 @@ class ShotOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class ShotJob:
-    """One video to look through: what a decoder process is given."""
+    """One video to find the cuts of: the input of a decoder process."""
 
     path: Path
     probe: Probe
@@ -63,8 +62,8 @@ class ShotJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Everything up to this second was looked at."""
+class ScanProgress:
+    """The video was scanned up to this second."""
 
     seconds: float
 
@@ -77,12 +76,12 @@ class Cuts:
     strengths: Seconds
 
 
-def watch_cuts(job: ShotJob) -> Iterator[Seen | Cuts]:
-    """Look through a video once; memory does not grow with it but for two numbers a frame."""
+def detect_cuts(job: ShotJob) -> Iterator[ScanProgress | Cuts]:
+    """Scan a video once; memory grows with it only by two numbers per frame."""
     if job.probe.is_image or job.probe.frames < 2:
         yield Cuts(np.zeros(0), np.zeros(0))
         return
-    finder = CutFinder()
+    finder = CutDetector()
     ticked, last, first = time.monotonic(), float("-inf"), None
     with closing(PyavReader(job.path, THUMBNAIL).frames()) as frames:
         for moment, render in frames:
@@ -91,9 +90,9 @@ def watch_cuts(job: ShotJob) -> Iterator[Seen | Cuts]:
                 continue
             last = moment
             finder.add(moment - first, render())
-            if time.monotonic() - ticked > TICK_SECONDS:
+            if time.monotonic() - ticked > HEARTBEAT_SECONDS:
                 ticked = time.monotonic()
-                yield Seen(moment - first)
+                yield ScanProgress(moment - first)
     found = finder.cuts()
     # The frames' own times as everybody else knows them: a segment must begin with the first frame of its shot.
     yield Cuts(job.probe.pts[_nearest(job.probe.pts, found.moments)], found.strengths)
@@ -105,7 +104,7 @@ def _nearest(pts: Seconds, moments: Seconds) -> np.ndarray:
     return after - (moments - pts[after - 1] < pts[after] - moments)
 
 
-class CutFinder:
+class CutDetector:
     """Takes thumbnails (h, w, 3) in the order of display; keeps the last few and two numbers of each."""
 
     def __init__(self) -> None:
@@ -122,7 +121,7 @@ class CutFinder:
             self._strides.append(_difference(self._recent[0], self._recent[-1]))
 
     def cuts(self) -> Cuts:
-        """What has come so far."""
+        """The cuts among the frames so far."""
         steps, moments = np.array(self._steps), np.array(self._moments)
         # strides[n] is from frame n to n + _LATER + 1. A cut at n is in the stride that begins before it and in the one that
         # ends with it; a flash is in one of them only. At the ends of the film there is none, and the step alone counts.
@@ -136,7 +135,7 @@ class CutFinder:
 
 def _stands_out(steps: np.ndarray, moments: Seconds, n: int) -> bool:
     """Whether the step to frame n is larger than those near it. The very next ones may be as large: a cut can take two
-    frames. Step 0 is nobody's."""
+    frames. Step 0 has no frame before it."""
     first, stop = np.searchsorted(moments, [moments[n] - _AROUND, moments[n] + _AROUND]).tolist()
     near = np.concatenate([steps[max(1, first) : max(1, n - 1)], steps[n + 2 : stop]])
     return not len(near) or bool(steps[n] >= max(_OUTSTANDING * near.mean(), _UNMATCHED * near.max()))
@@ -145,41 +144,41 @@ def _stands_out(steps: np.ndarray, moments: Seconds, n: int) -> bool:
 def _histogram(picture: Picture) -> np.ndarray:
     """(h, w, 3) uint8 -> (64,): the share of each colour."""
     coarse = (picture // (256 // _BINS)).reshape(-1, 3).astype(np.int64)
-    numbers = (coarse[:, 0] * _BINS + coarse[:, 1]) * _BINS + coarse[:, 2]
-    return np.bincount(numbers, minlength=_BINS**3) / len(numbers)
+    bins = (coarse[:, 0] * _BINS + coarse[:, 1]) * _BINS + coarse[:, 2]
+    return np.bincount(bins, minlength=_BINS**3) / len(bins)
 
 
 def _difference(before: tuple[np.ndarray, np.ndarray], after: tuple[np.ndarray, np.ndarray]) -> float:
     """0 for the same picture; near 1 if both the colours and where they are have changed."""
     colours = 0.5 * float(np.abs(after[1] - before[1]).sum())
-    places = min(1.0, float(np.abs(after[0] - before[0]).mean()) / 64)
-    return 0.5 * (colours + places)
+    positions = min(1.0, float(np.abs(after[0] - before[0]).mean()) / 64)
+    return 0.5 * (colours + positions)
 
 
-def shots(cuts: Cuts, duration: float, options: ShotOptions) -> list[Segment]:
+def shot_spans(cuts: Cuts, duration: float, options: ShotOptions) -> list[TimeSpan]:
     """The segments of a video of this length, without gaps, from 0 to its end."""
     kept: list[float] = []
     for n in np.argsort(-cuts.strengths, kind="stable").tolist():  # the clearest first
         moment = float(cuts.moments[n])
         if all(abs(moment - other) >= options.shortest for other in (0.0, duration, *kept)):
             kept.append(moment)
-    return divide([0.0, *sorted(kept), duration], options.longest)
+    return split_spans([0.0, *sorted(kept), duration], options.longest)
 
 
-def windows(duration: float, seconds: float) -> list[Segment]:
+def window_spans(duration: float, seconds: float) -> list[TimeSpan]:
     """Equal windows; a rest shorter than half of one belongs to the last."""
     count = max(1, round(duration / seconds))
-    return _pairs([*(n * seconds for n in range(count)), duration])
+    return _spans([*(n * seconds for n in range(count)), duration])
 
 
-def divide(borders: Sequence[float], longest: float) -> list[Segment]:
+def split_spans(borders: Sequence[float], longest: float) -> list[TimeSpan]:
     """Segments between the borders, those that are too long in equal parts."""
-    found: list[Segment] = []
-    for start, end in _pairs(borders):
+    found: list[TimeSpan] = []
+    for start, end in _spans(borders):
         parts = max(1, int(np.ceil((end - start) / longest - 1e-9)))
-        found += _pairs([start + (end - start) * n / parts for n in range(parts)] + [end])
+        found += _spans([start + (end - start) * n / parts for n in range(parts)] + [end])
     return found
 
 
-def _pairs(borders: Sequence[float]) -> list[Segment]:
+def _spans(borders: Sequence[float]) -> list[TimeSpan]:
     return list(pairwise(borders))

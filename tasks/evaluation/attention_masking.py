@@ -1,15 +1,15 @@
-"""What is left of the scores when a captioner must do without its smallest attention weights (G2L, Fig. 6).
+"""The scores of a captioner whose smallest attention weights are masked (G2L, Fig. 6).
 
-An attention that has learnt what matters loses little until most of its weights are gone. Every attention of the captioner is
-masked, over time, space and regions alike; with all weights gone it captions without having seen anything."""
+An attention that has learnt what matters loses little until most of its weights are masked. Every attention of the captioner is
+masked, over time, space and regions alike; with all weights masked it captions without seeing the video."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from models.captioner import Captioner
-from models.decoding.search import SearchOptions
-from models.layers.attention import ignoring_the_smallest
+from models.decoding.beam_search import SearchOptions
+from models.layers.attention import dropping_smallest_weights
 from models.metrics.corpus import score_corpus
 from storage.records import Split
 from storage.text.references import References
@@ -34,7 +34,7 @@ def attention_masking(
     truth = references.sentences(split)
     curve: dict[str, list[float]] = {"shares": list(shares), **{name: [] for name in MEASURED}}
     for share in shares:
-        with ignoring_the_smallest(share):
+        with dropping_smallest_weights(captioner, share):
             found = caption_videos(captioner, access, references.vocabulary, ids, _GREEDY, device, progress)
         if all(row.attention is None for row in found):
             return None

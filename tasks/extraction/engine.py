@@ -117,11 +117,11 @@ def _dispatch(video: Video, event: Any, by_request: list[tuple[str, NetBatcher]]
     """Pass one event of a video's stream to the nets that it concerns."""
     for request, batcher in by_request:
         match event:
-            case Chunk() if request == event.look:
+            case Chunk() if request == event.request:
                 yield from batcher.add(video.id, event)
-            case Restart() if request in event.looks:
+            case Restart() if request in event.requests:
                 batcher.restart(video.id)
-            case Failed() if request in event.looks:
+            case Failed() if request in event.requests:
                 yield from batcher.fail(video.id, event.bad)
             case BadMedia():
                 yield from batcher.fail(video.id, event)

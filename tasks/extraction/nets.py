@@ -24,7 +24,7 @@ from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures, StorageError
 from storage.media.frame_sampling import Clips, Sampling
 from storage.media.frame_stream import AudioRequest, FrameRequest
-from storage.media.resize import Fit
+from storage.media.resize import FrameTransform
 from storage.weights import WeightsFolder, cache_folder
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
 from tasks.training.loading import load_tagger
@@ -59,7 +59,7 @@ class Net:
                 f"features.{name}: {self.backbone.name} looks at clips of {clip} frames; give it a sampling of "
                 f"kind 'clips' with length {clip}"
             )
-        return FrameRequest(sampling, Fit(**asdict(pictures)))
+        return FrameRequest(sampling, FrameTransform(**asdict(pictures)))
 
     def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
         """items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""

@@ -61,7 +61,7 @@ class CaptionBatches:
         # Every process draws for all videos, so that a caption does not depend on the number of processes.
         drawn = {id: rng.permutation(len(self.captions[id]))[: self.captions_per_video] for id in ids}
         seeds = rng.integers(2**63, size=len(ids)).tolist() if self.frame_dropout else []
-        shard = self.ranks.part(ids)
+        shard = self.ranks.shard(ids)
         if not shard:
             return Batch((), {}, {})
         tokens, video_index, caption_ids = [], [], []
@@ -72,7 +72,7 @@ class CaptionBatches:
                 caption_ids.append(caption_id(id, self.caption_indices[id][n]))
         features, masks = self.access.read(shard)
         if self.frame_dropout:
-            seeds = self.ranks.part(seeds)
+            seeds = self.ranks.shard(seeds)
             masks = {name: drop_rows(mask, seeds, self.frame_dropout) for name, mask in masks.items()}
         weights = None if self.weights is None else torch.tensor([self.weights[id] for id in caption_ids])
         return Batch(tuple(shard), features, masks, pad(tokens), torch.tensor(video_index), tuple(caption_ids), weights)

@@ -10,17 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from storage.errors import LongtakeError
 from storage.files.atomic import write_json
-
-_POLL_SECONDS = 1.0  # between two checks whether the stage's process is alive
+from storage.files.parent_watch import end_with_process
 
 
 def launch(task: Path) -> int:
@@ -41,7 +37,7 @@ def launch(task: Path) -> int:
         local_addr="127.0.0.1",
         max_restarts=0,  # the stage's own resume is exact; a restart here would hide why it failed
     )
-    end_with(values["parent"])
+    end_with_process(values["parent"])
     try:
         elastic_launch(config, sys.executable)("-m", "tasks.training.distributed_process", str(task))
     except (ChildFailedError, SignalException):
@@ -65,7 +61,7 @@ def run_process(task: Path) -> int:
 
     stages: dict[str, tuple[Any, Any]] = {"seed": (seed, SeedOptions), "boost": (boost, BoostOptions)}
     values = json.loads(task.read_bytes())
-    end_with(values["parent"])
+    end_with_process(values["parent"])
     runtime = Runtime.model_validate(values["runtime"])
     on_gpu = runtime.torch_device() == "cuda"
     if on_gpu:
@@ -81,27 +77,14 @@ def run_process(task: Path) -> int:
     try:
         result = stage.function(context, options.model_validate(values["options"]), **inputs)
     except LongtakeError as error:
-        if ranks.leads or not (folder / RESULT).exists():
+        if ranks.is_main_process or not (folder / RESULT).exists():
             write_json(folder / RESULT, {"error": str(error)})
         return 1
-    if ranks.leads:
-        write_json(folder / RESULT, {"made": {"count": result.count, "summary": result.summary}})
+    if ranks.is_main_process:
+        write_json(folder / RESULT, {"count": result.count, "summary": result.summary})
     dist.barrier()  # no process leaves while another still communicates
     dist.destroy_process_group()
     return 0
-
-
-def end_with(parent: int) -> None:
-    """End this process when the stage's process has ended: it no longer holds the stage's lock."""
-
-    def watch() -> None:
-        with suppress(ProcessLookupError):
-            while True:
-                os.kill(parent, 0)
-                time.sleep(_POLL_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
 
 
 if __name__ == "__main__":

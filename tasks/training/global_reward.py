@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from models.rewards.global_discriminative import GlobalDiscriminative, GlobalOptions, nearest_numbers
+from models.rewards.global_discriminative import GlobalDiscriminative, GlobalOptions, nearest_indices
 from storage.errors import MissingFeatures, UsageError
 from storage.neighbours import Neighbours
 from storage.records import ArtifactRef
@@ -47,7 +47,7 @@ def open_global_reward(
     index = {id: n for n, id in enumerate(ids)}
     videos[[index[id] for id in usable]] = embed_videos(net, access, usable, device)
     nearest = _nearest(Neighbours.open(context.path(neighbours))) if neighbours and options.neighbour else {}
-    return GlobalDiscriminative(net, videos, nearest_numbers(ids, nearest).to(device), options)
+    return GlobalDiscriminative(net, videos, nearest_indices(ids, nearest).to(device), options)
 
 
 def _nearest(table: Neighbours) -> dict[str, str]:

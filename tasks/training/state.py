@@ -29,7 +29,7 @@ def train(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Progress]:
         # JSON has no NaN: as text, every reader can read it
         losses = {name: loss if math.isfinite(loss) else str(loss) for name, loss in error.losses.items()}
         batch = {"what": error.what, "step": error.step, "losses": losses, "videos": list(error.video_ids)}
-        if Ranks().leads:
+        if Ranks().is_main_process:
             write_json(folder / BAD_BATCH, batch)
         raise LongtakeError(f"{error}; the batch is listed in {folder / BAD_BATCH}") from error
 

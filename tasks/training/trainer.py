@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from models.training.compiling import compile_parts
+from models.training.compiling import compile_modules
 from models.training.loop import Batches, FitOptions, Progress, Schedule, random_state, undisturbed
 from models.training.parallel import Ranks
 from storage.checkpoints import LastCheckpoints
@@ -96,18 +96,18 @@ def run_training(context: StageContext, training: Training, resumed: Resumed | N
     resumed = resumed or resume(context.folder)
     if resumed.values:
         resumed.expect(training.metadata, context.folder)
-    ranks.agree(0)  # all have read the checkpoint: from now on it may be replaced
+    ranks.broadcast(0)  # all have read the checkpoint: from now on it may be replaced
     state = TrainerState.from_json(resumed.values) if resumed.values else TrainerState()
-    if ranks.leads and not resumed.values and training.evaluate_start is not None:
+    if ranks.is_main_process and not resumed.values and training.evaluate_start is not None:
         point, state.best = training.evaluate_start()
         state.history.append(point)
     checkpoints = LastCheckpoints(context.folder / LAST, context.runtime.checkpoints)
     if not state.stopped:
         _train(context, training, resumed, state, ranks, checkpoints)
-    if ranks.leads:
+    if ranks.is_main_process:
         checkpoints.remove()
         (context.folder / BAD_BATCH).unlink(missing_ok=True)
-    return TrainerState.from_json(ranks.gather(asdict(state) if ranks.leads else {})[0])
+    return TrainerState.from_json(ranks.gather(asdict(state) if ranks.is_main_process else {})[0])
 
 
 def _train(
@@ -122,7 +122,7 @@ def _train(
     steps_done = resumed.state.values["step"] if resumed.state else 0
     total = training.options.epochs * training.batches.steps_per_epoch
     if runtime.compile_training:
-        compile_parts(training.model)
+        compile_modules(training.model)
     steps = train(
         context.folder,
         training.model,
@@ -134,22 +134,22 @@ def _train(
         ranks,
         half=runtime.training_precision == "bfloat16",
     )
-    with progress_bar(training.label, total, "steps", steps_done) if ranks.leads else nullcontext() as bar:
+    with progress_bar(training.label, total, "steps", steps_done) if ranks.is_main_process else nullcontext() as bar:
         for progress in steps:
             metrics = {**progress.losses, **ranks.mean(training.metrics(), progress.videos)}
             for name, value in metrics.items():
                 state.sums[name] = state.sums.get(name, 0.0) + value
             if bar is not None:
                 bar.update_to(progress.step, _postfix(training, metrics, state.best))
-            if ranks.leads and progress.end_of_epoch:
+            if ranks.is_main_process and progress.end_of_epoch:
                 _end_epoch(context, training, progress, state)
                 write_jsonl(context.folder / "curves.jsonl", state.history)
                 curve.show(state.history, final=state.stopped)
-            state.stopped = bool(ranks.agree(state.stopped))
-            if ranks.agree(progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY):
+            state.stopped = bool(ranks.broadcast(state.stopped))
+            if ranks.broadcast(progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY):
                 others = ranks.random_states(random_state())
-                if ranks.leads:
-                    snapshot = progress.snapshot().beside({f"rng.{name}": rng for name, rng in others.items()})
+                if ranks.is_main_process:
+                    snapshot = progress.snapshot().with_tensors({f"rng.{name}": rng for name, rng in others.items()})
                     values = {"about": training.metadata, **asdict(state), **training.extra_state()}
                     checkpoints.save(to_checkpoint(snapshot, **values))
                 saved = time.monotonic()
@@ -174,7 +174,7 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
     state.sums = {}
     last = epoch == training.options.epochs
     if training.validate is not None and (last or epoch % training.validate_every == 0):
-        with progress.kept(), undisturbed(training.model):
+        with progress.averaged(), undisturbed(training.model):
             result = training.validate()
         state.history[-1] |= result.metrics
         better = result.score > state.best.score and progress.epoch >= training.first_epoch
@@ -190,6 +190,6 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
 
 
 def _save_result(context: StageContext, training: Training, progress: Progress) -> None:
-    with progress.kept():
+    with progress.averaged():
         checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.metadata, epoch=progress.epoch)
     checkpoint.save(context.folder / training.result)

@@ -19,7 +19,7 @@ import httpx
 
 from tests.chaos.network import Network
 from tests.flows.orchestration.compose_settings import LOGIN, server_settings
-from tests.processes import free_port
+from tests.ports import free_port
 from tests.tasks.process_family import MARK
 
 PREFECT = [sys.executable, "-m", "prefect"]

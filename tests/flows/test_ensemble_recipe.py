@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from flows.recipe import check_recipe, load_recipe
+from models.decoding.beam_search import search
 from models.decoding.ensemble import Ensemble
-from models.decoding.search import search
 from storage.errors import UsageError
 from storage.results import read_captions, read_scores
 from storage.text.references import References
@@ -19,7 +19,7 @@ from tests.flows.conftest import Longtake
 from tests.flows.toy_place import LABELS, TOY, Place, executed
 
 TWO: dict[str, Any] = {"ensemble": {"seeds": [0, 7]}}
-BOOSTING: dict[str, Any] = {"boosting": {"epochs": 1, "videos": 5, "samples": 2}}
+BOOSTING: dict[str, Any] = {"boosting": {"epochs": 1, "batch_size": 5, "samples": 2}}
 
 
 def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:

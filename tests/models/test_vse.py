@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 import torch
-from models.embedding import vse
 
+from models import vse
 from models.training.objective import Objective
 from models.types import EOS, PAD
 from models.vse import (
@@ -31,8 +31,8 @@ def toy_embedding(size: int = 12) -> VisualSemantic:
 @torch.no_grad()
 def test_vectors_have_length_one_and_scores_are_cosines() -> None:
     embedding, batch = toy_embedding(), toy_batch()
-    found, owner = embedding(batch)
-    assert found.shape == (8, 4) and torch.equal(owner, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
+    found, video_index = embedding(batch)
+    assert found.shape == (8, 4) and torch.equal(video_index, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     assert batch.tokens is not None
     said, seen = embedding.sentences(batch.tokens[:, 1:]), embedding.videos(batch.features, batch.masks)
     assert torch.allclose(said.norm(dim=1), torch.ones(8)) and torch.allclose(seen.norm(dim=1), torch.ones(4))
@@ -80,25 +80,25 @@ def test_the_max_of_hinges_by_hand() -> None:
 
 
 def test_the_sum_of_hinges_counts_every_other_video_and_caption() -> None:
-    scores, owner, margin = (
+    scores, video_index, margin = (
         torch.rand((5, 3), generator=torch.Generator().manual_seed(3)),
         torch.tensor([0, 0, 1, 2, 2]),
         0.4,
     )
     expected = []
     for n in range(5):
-        own = scores[n, owner[n]]
-        videos = [scores[n, b] for b in range(3) if b != owner[n]]
-        captions = [scores[k, owner[n]] for k in range(5) if owner[k] != owner[n]]
+        own = scores[n, video_index[n]]
+        videos = [scores[n, b] for b in range(3) if b != video_index[n]]
+        captions = [scores[k, video_index[n]] for k in range(5) if video_index[k] != video_index[n]]
         expected.append(sum(max(0.0, float(margin + other - own)) for other in videos + captions))
-    assert sum_of_hinges(scores, owner, margin).tolist() == pytest.approx(expected, abs=1e-6)
-    assert (sum_of_hinges(scores, owner, margin) >= max_of_hinges(scores, owner, margin) - 1e-6).all()
+    assert sum_of_hinges(scores, video_index, margin).tolist() == pytest.approx(expected, abs=1e-6)
+    assert (sum_of_hinges(scores, video_index, margin) >= max_of_hinges(scores, video_index, margin) - 1e-6).all()
 
 
 def test_all_negatives_count_in_the_first_epochs_only() -> None:
     embedding, batch = toy_embedding(), toy_batch()
-    found, owner = embedding(batch)
-    every, hard = (hinges(found, owner, 0.2).mean().item() for hinges in (sum_of_hinges, max_of_hinges))
+    found, video_index = embedding(batch)
+    every, hard = (hinges(found, video_index, 0.2).mean().item() for hinges in (sum_of_hinges, max_of_hinges))
     assert every > hard
     objective = Objective(hinges=(1.0, MaxOfHinges(easy=2)))
     losses = [objective.at(epoch)(embedding, batch)[0].item() for epoch in range(4)]
@@ -106,8 +106,8 @@ def test_all_negatives_count_in_the_first_epochs_only() -> None:
 
 
 def test_captions_of_the_same_video_are_no_negatives() -> None:
-    owner = torch.tensor([0, 0, 1])
-    own, video, caption = hardest(SCORES[:, :2], owner)
+    video_index = torch.tensor([0, 0, 1])
+    own, video, caption = hardest(SCORES[:, :2], video_index)
     assert own.tolist() == pytest.approx([0.9, 0.3, 0.7])
     assert video.tolist() == pytest.approx([0.8, 0.6, 0.5]) and caption.tolist() == pytest.approx([0.5, 0.5, 0.8])
 
@@ -149,8 +149,8 @@ def test_it_learns_which_caption_is_whose() -> None:
         loss.backward()
         optimiser.step()
     with torch.no_grad():
-        found, owner = embedding(batch)
-    assert loss.item() < 0.2 and (found.argmax(1) == owner).double().mean() > 0.8
+        found, video_index = embedding(batch)
+    assert loss.item() < 0.2 and (found.argmax(1) == video_index).double().mean() > 0.8
 
 
 def test_what_is_missing_is_named() -> None:

@@ -47,6 +47,8 @@ def toy_batch(videos: int = 4, captions: int = 2, rows: int = 5, words: int = 5,
         length = int(torch.randint(1, words + 1, (), generator=random))
         tokens[row, 1 : length + 1] = torch.randint(4, VOCABULARY, (length,), generator=random)
         tokens[row, length + 1] = EOS
-    owner = torch.arange(videos).repeat_interleave(captions)
+    video_index = torch.arange(videos).repeat_interleave(captions)
     ids = tuple(f"v{i}" for i in range(videos))
-    return Batch(ids, features, masks, tokens, owner, tuple(f"{ids[i]}#{n}" for n, i in enumerate(owner.tolist())))
+    return Batch(
+        ids, features, masks, tokens, video_index, tuple(f"{ids[i]}#{n}" for n, i in enumerate(video_index.tolist()))
+    )

@@ -66,15 +66,15 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
     clips[3].unlink()
     job = mine.features(fixed)
     assert extracted(job) == 0 and len(read_rows(job.folder)["scene"]) == 17, "removed"
-    count = store_of(job).count
+    count = len(store_of(job).view())
     shutil.copy(toy.data / "videos" / clips[3].name, clips[3])
-    assert store_of(mine.features(fixed)).count == count == 19, "brought back: its row was never lost"
+    assert len(store_of(mine.features(fixed)).view()) == count == 19, "brought back: its row was never lost"
 
 
 def look_and_note(job: DecodeJob) -> Iterator[Event]:
     """What a decoder does, with a note of each video it was given and the looks wanted of it."""
     with (job.path.parent / "notes.txt").open("a") as notes:
-        notes.write(f"{job.path.name} {len(job.looks)}\n")
+        notes.write(f"{job.path.name} {len(job.requests)}\n")
     yield from stream_frames(job)
 
 

@@ -111,9 +111,9 @@ def test_each_training_video_gets_the_nearest_others_by_its_mean_over_time(root:
         assert list(names) == [name for name, _ in wanted]
         assert distances == pytest.approx([distance for _, distance in wanted], rel=1e-12)
     assert table.of("train20")[:2] == [("train0", 0.0), ("train10", 0.0)], "equal ones by number"
-    facts = table.facts
-    assert (facts.feature, facts.feature_key) == ("scene", "net-1")
-    assert (facts.metric, facts.k, facts.items) == ("euclidean", 3, 88)
+    metadata = table.metadata
+    assert (metadata.feature, metadata.feature_key) == ("scene", "net-1")
+    assert (metadata.metric, metadata.k, metadata.items) == ("euclidean", 3, 88)
 
 
 def test_videos_of_other_splits_find_their_nearest_training_videos(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

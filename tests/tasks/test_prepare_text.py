@@ -34,7 +34,7 @@ def test_words_of_other_splits_are_unknown(alone, tmp_path: Path) -> None:
     references = References(job.folder)
     assert "zebra" not in references.vocabulary.words
     assert references.sentences("test") == {"c": ["a red zebra"]}
-    assert references.numbers("test")["c"][0][-2] == 3, "zebra is <unk>"
+    assert references.token_ids("test")["c"][0][-2] == 3, "zebra is <unk>"
 
 
 def test_the_vocabulary_is_ordered_by_frequency_and_cut_at_min_count(alone, tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ def test_references_keep_all_their_words_and_only_numbers_are_cut(alone, tmp_pat
         text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1, max_words=5)).folder
     )
     assert references.sentences("test") == {"b": [f"a {long}"]}, "scores are of whole references"
-    assert len(references.numbers("train")["a"][0]) == 5 + 2
+    assert len(references.token_ids("train")["a"][0]) == 5 + 2
 
 
 def test_a_caption_without_a_word_takes_no_part(alone, tmp_path: Path) -> None:
     rows = [("a", "train", "a ball"), ("a", "train", "?"), ("b", "test", "..."), ("c", "test", "a ball")]
     folder = text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1)).folder
     assert References(folder).sentences("test") == {"c": ["a ball"]}
-    assert len(References(folder).numbers("train")["a"]) == 1
+    assert len(References(folder).token_ids("train")["a"]) == 1
     assert References(folder).texts("train")["a"] == ["a ball"]
 
 
@@ -106,13 +106,13 @@ def test_reference_tables_hold_whole_captions_that_end_in_eos(alone, tmp_path: P
     assert said[0] == ["a", "red", "ball", "rolls", "left", "<eos>"]
     assert [len(caption) for caption in said] == [6, 5, 3, 5, 6]
     assert index.frequencies.videos == 2
-    assert references.ns("train") == {"a": [0, 2, 3], "b": [0, 1]}
+    assert references.caption_indices("train") == {"a": [0, 2, 3], "b": [0, 1]}
 
 
 def test_document_frequencies_count_videos_with_eos(alone, tmp_path: Path) -> None:
     references = tables(alone, tmp_path / "d")
     index, _ = open_index(references)
-    number = references.vocabulary.numbers
+    number = references.vocabulary.token_ids
 
     def df(*words: str) -> int:
         key = 0
@@ -141,7 +141,7 @@ def test_a_reward_is_ready_from_the_tables(alone, tmp_path: Path) -> None:
     references = tables(alone, tmp_path / "d")
     index, table = open_index(references)
     reward = Consensus(index, eos=table.origin.eos)
-    sample = references.numbers("train")["b"][0][1:]
+    sample = references.token_ids("train")["b"][0][1:]
     samples = torch.tensor([[*sample, PAD], [*sample[:-1], PAD, PAD]])
     finished, unfinished = reward(samples, torch.tensor([table.video_ids.index("b")] * 2)).tolist()
     assert sample[-1] == EOS and finished > unfinished > 0

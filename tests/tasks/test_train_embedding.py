@@ -26,7 +26,7 @@ from tests.tasks.training.interruption import interrupted_at
 
 OPTIONS = EmbeddingOptions(
     net=VseOptions(features=("scene",), size=12, embedding=8),
-    training=EmbeddingTraining(epochs=3, videos=4, captions=2, learning_rate=5e-3),
+    training=EmbeddingTraining(epochs=3, batch_size=4, captions_per_video=2, learning_rate=5e-3),
 )
 
 
@@ -100,7 +100,7 @@ def test_a_trained_embedding_is_read_back_and_refused_where_it_does_not_belong(t
     references = References(toy.text().folder)
     vocabulary = references.vocabulary
     net = load_embedding(path, access, vocabulary)
-    validation = references.numbers("val")
+    validation = references.token_ids("val")
     curve = read_jsonl(job.folder / "curves.jsonl")
     assert retrieval(net, access, validation, "cpu") in [point["val"] for point in curve]
     vectors = embed_videos(net, access, sorted(validation), "cpu")

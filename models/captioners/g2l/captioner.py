@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from models.captioner import Captioner, wanted_sizes
 from models.captioners.g2l.decoder import GruDecoder
-from models.captioners.g2l.encoder import AlignedAttention, G2lEncoder, G2lReader, RegionAttention
+from models.captioners.g2l.encoder import AlignedAttention, G2lAttention, G2lEncoder, RegionAttention
 from models.layers.gumbel import SamplerOptions, TopKSampler
 from models.options import Options
 
@@ -22,7 +22,7 @@ class G2lOptions(Options):
     kind: Literal["g2l"] = "g2l"
     """Which captioner."""
     frames: str
-    """Name of the 2D features, one row a position."""
+    """Name of the 2D features, one row per position."""
     clips: str
     """Name of the 3D features, at the same positions."""
     regions: str | None = None
@@ -32,7 +32,7 @@ class G2lOptions(Options):
     alignment: bool = True
     """Whether frames and clips are also attended together, position by position."""
     sampler: SamplerOptions = SamplerOptions()
-    """How the frames are chosen whose regions are looked at."""
+    """How the frames are chosen whose regions are attended to."""
     projection: int = Field(1024, ge=1)
     """Size of a projected frame, clip or region."""
     attention: int = Field(384, ge=1)
@@ -46,7 +46,7 @@ class G2lOptions(Options):
     layers: int = Field(2, ge=1)
     """GRU layers."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the words, of what passes between layers and of the outputs that is dropped in training."""
+    """Share of the words, of what passes between layers and of the outputs that is dropped in training."""
 
     @model_validator(mode="after")
     def _regions_need_alignment(self) -> G2lOptions:
@@ -81,7 +81,7 @@ def build_g2l(options: G2lOptions, feature_sizes: dict[str, int], vocabulary_siz
             o.projection,
         ),
         GruDecoder(
-            G2lReader(o.hidden, o.projection, o.attention, aligned, local),
+            G2lAttention(o.hidden, o.projection, o.attention, aligned, local),
             vocabulary_size,
             context,
             2 * o.projection,

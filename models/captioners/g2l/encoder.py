@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
-from models.layers.attention import masked_softmax
+from models.layers.attention import AttentionSoftmax, weighted_sum
 from models.layers.gumbel import TopKSampler
-from models.layers.temporal_encoder import check_present, masked_mean
+from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.types import Memory
 
 
@@ -33,19 +31,18 @@ class G2lEncoder(nn.Module):
         check_present(self.names, features, masks)
         frame_mask, clip_mask = self._aligned(masks)
         T = frame_mask.shape[1]
-        # Rows that are not real may hold anything, NaN included.
-        frames = _fit(features[self.names[0]], T).masked_fill(~frame_mask.unsqueeze(-1), 0.0)
-        clips = _fit(features[self.names[1]], T).masked_fill(~clip_mask.unsqueeze(-1), 0.0)
+        frames = zero_invalid(_fit(features[self.names[0]], T), frame_mask)
+        clips = zero_invalid(_fit(features[self.names[1]], T), clip_mask)
         frames = torch.relu(self.project_frames(frames)) * frame_mask.unsqueeze(-1)  # eq. 1
         clips = torch.relu(self.project_clips(clips)) * clip_mask.unsqueeze(-1)
         tokens = torch.cat([frames, clips], dim=-1)
         mask = frame_mask | clip_mask
         extras = {"frame_mask": frame_mask, "clip_mask": clip_mask}
         if self.project_regions is not None:
-            found = features[self.names[2]].masked_fill(~masks[self.names[2]][:, :, None, None], 0.0)
-            there = (found != 0).any(-1)
-            extras["regions"] = torch.relu(self.project_regions(found)) * there.unsqueeze(-1)  # eq. 7
-            extras["region_mask"] = there
+            regions = features[self.names[2]].masked_fill(~masks[self.names[2]][:, :, None, None], 0.0)
+            present = (regions != 0).any(-1)
+            extras["regions"] = torch.relu(self.project_regions(regions)) * present.unsqueeze(-1)  # eq. 7
+            extras["region_mask"] = present
         return Memory(tokens, mask, masked_mean(tokens, mask), extras)
 
     def _aligned(self, masks: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -54,8 +51,8 @@ class G2lEncoder(nn.Module):
         frame_mask, clip_mask = masks[frames], masks[clips]
         T = max(frame_mask.shape[1], clip_mask.shape[1])
         if frame_mask.shape[1] != clip_mask.shape[1]:
-            seen, moving = frame_mask.sum(1), clip_mask.sum(1)
-            if bool(((seen != moving) & (seen > 0) & (moving > 0)).any()):
+            frame_rows, clip_rows = frame_mask.sum(1), clip_mask.sum(1)
+            if bool(((frame_rows != clip_rows) & (frame_rows > 0) & (clip_rows > 0)).any()):
                 raise ValueError(
                     f"'{frames}' and '{clips}' must be sampled at the same positions, but a video has "
                     f"{frame_mask.shape[1]} rows of one and {clip_mask.shape[1]} of the other; give both the same stride"
@@ -87,13 +84,14 @@ class AlignedAttention(nn.Module):
         self.score = ProductScore(hidden, values, attention)
         self.compact = nn.Linear(values, size, bias=False)
         self.bias = nn.Parameter(torch.zeros(size))
+        self.softmax = AttentionSoftmax()
 
     def prepare(self, memory: Memory) -> dict[str, Tensor]:
         return {"aligned_keys": self.score.key(memory.tokens), "compact": self.compact(memory.tokens)}
 
     def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         """hidden (N, H), memory of N -> context (N, A), weights (N, T)."""
-        weights = masked_softmax(self.score(hidden, memory.extras["aligned_keys"]), memory.mask)
+        weights = self.softmax(self.score(hidden, memory.extras["aligned_keys"]), memory.mask)
         # phi is inside the sum, as printed; its matrix was applied ahead, since a_i is a number
         each = torch.relu(weights.unsqueeze(-1) * memory.extras["compact"] + self.bias)
         return (each * memory.mask.unsqueeze(-1)).sum(1), weights
@@ -102,43 +100,43 @@ class AlignedAttention(nn.Module):
 class RegionAttention(nn.Module):
     """The key frames of a step and a shared attention over the regions of each (eq. 8 and 9).
 
-    Regions exist for one position of every `stride`: the paper takes the middle one of three. The sampler therefore never
-    meets a position without regions: the attention of each `stride` positions is averaged first (eq. 8), and it chooses
-    among these groups. A group whose frame has no region cannot be chosen; a last group that is not full counts its
-    missing positions as zero."""
+    Regions exist for one position of every `stride`: the paper takes the middle one of three. The attention of each
+    `stride` positions is averaged first (eq. 8), and the sampler chooses among these groups. A group whose frame has no
+    region cannot be chosen; a last group that is not full counts its missing positions as zero."""
 
     def __init__(self, sampler: TopKSampler, hidden: int, values: int, attention: int, stride: int):
         super().__init__()
         self.sampler = sampler
         self.score = ProductScore(hidden, values, attention)
         self.stride = stride
+        self.softmax = AttentionSoftmax()
 
     def prepare(self, memory: Memory) -> dict[str, Tensor]:
         return {"region_keys": self.score.key(memory.extras["regions"])}
 
     def forward(self, hidden: Tensor, attention: Tensor, memory: Memory) -> Tensor:
         """hidden (N, H), attention over positions (N, T), memory of N -> context (N, P)."""
-        weights, _, values = self.look(hidden, attention, memory)
+        weights, _, values = self.regions(hidden, attention, memory)
         return torch.einsum("nko,nkop->np", weights, values)  # eq. 9: over the frames chosen and their regions
 
-    def look(self, hidden: Tensor, attention: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
+    def regions(self, hidden: Tensor, attention: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
         """The same -> weights (N, k, O) of the regions of the frames (N, k) chosen, and their values (N, k, O, P)."""
-        there = memory.extras["region_mask"]
-        choices = self.sampler(grouped(attention, self.stride, there.shape[1]), there.any(-1))
-        parts = (memory.extras["regions"], memory.extras["region_keys"])
-        taken, frame = choices.max(-1)
+        present = memory.extras["region_mask"]
+        choices = self.sampler(grouped(attention, self.stride, present.shape[1]), present.any(-1))
+        rows = (memory.extras["regions"], memory.extras["region_keys"])
+        largest, frame = choices.max(-1)
         if self.sampler.draws:
-            values, keys = (_weighed(choices, part) for part in parts)
-            real = _weighed(choices.detach(), there.to(choices.dtype).unsqueeze(-1)).squeeze(-1) >= 0.5
-        else:  # exactly one-hot: read the frames chosen and leave the others alone
-            rows = torch.arange(len(frame), device=frame.device).unsqueeze(1)
-            values, keys = (part[rows, frame] for part in parts)
-            real = there[rows, frame] & (taken > 0).unsqueeze(-1)
-        return masked_softmax(self.score(hidden, keys), real), frame, values
+            values, keys = (_weighed(choices, x) for x in rows)
+            valid = _weighed(choices.detach(), present.to(choices.dtype).unsqueeze(-1)).squeeze(-1) >= 0.5
+        else:  # exactly one-hot: read only the frames chosen
+            video = torch.arange(len(frame), device=frame.device).unsqueeze(1)
+            values, keys = (x[video, frame] for x in rows)
+            valid = present[video, frame] & (largest > 0).unsqueeze(-1)
+        return self.softmax(self.score(hidden, keys), valid), frame, values
 
 
-class G2lReader(nn.Module):
-    """What the decoder sees at a step: x_t = [x_G, x_L] (eq. 4, 9, 11). Its weights are the aligned attention or, without
+class G2lAttention(nn.Module):
+    """The context of a step: x_t = [x_G, x_L] (eq. 4, 9, 11). Its weights are the aligned attention or, without
     alignment, the mean of the frames' and the clips'."""
 
     def __init__(
@@ -155,29 +153,30 @@ class G2lReader(nn.Module):
         self.of_clips = ProductScore(hidden, projection, attention)
         self.aligned = aligned
         self.local = local
+        self.softmax = AttentionSoftmax()
 
     def prepare(self, memory: Memory) -> Memory:
         frames, clips = memory.tokens.split(self.projection, dim=-1)
-        ready = {"frame_keys": self.of_frames.key(frames), "clip_keys": self.of_clips.key(clips)}
-        for part in (self.aligned, self.local):
-            if part is not None:
-                ready |= part.prepare(memory)
-        return replace(memory, extras={**memory.extras, **ready})
+        memory = memory.with_extras(frame_keys=self.of_frames.key(frames), clip_keys=self.of_clips.key(clips))
+        for attention in (self.aligned, self.local):
+            if attention is not None:
+                memory = memory.with_extras(**attention.prepare(memory))
+        return memory
 
     def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         """hidden (N, H), memory of N -> context (N, X), weights (N, T)."""
         extras = memory.extras
         frames, clips = memory.tokens.split(self.projection, dim=-1)
-        on_frames = masked_softmax(self.of_frames(hidden, extras["frame_keys"]), extras["frame_mask"])
-        on_clips = masked_softmax(self.of_clips(hidden, extras["clip_keys"]), extras["clip_mask"])
-        seen = [torch.bmm(w.unsqueeze(1), x).squeeze(1) for w, x in ((on_frames, frames), (on_clips, clips))]
+        on_frames = self.softmax(self.of_frames(hidden, extras["frame_keys"]), extras["frame_mask"])  # eq. 2
+        on_clips = self.softmax(self.of_clips(hidden, extras["clip_keys"]), extras["clip_mask"])
+        contexts = [weighted_sum(on_frames, frames), weighted_sum(on_clips, clips)]
         if self.aligned is None:
-            return torch.cat(seen, dim=-1), (on_frames + on_clips) / 2
+            return torch.cat(contexts, dim=-1), (on_frames + on_clips) / 2
         compact, weights = self.aligned(hidden, memory)
-        seen.append(compact)
+        contexts.append(compact)
         if self.local is not None:
-            seen.append(self.local(hidden, weights, memory))
-        return torch.cat(seen, dim=-1), weights
+            contexts.append(self.local(hidden, weights, memory))
+        return torch.cat(contexts, dim=-1), weights
 
 
 def grouped(attention: Tensor, stride: int, groups: int) -> Tensor:

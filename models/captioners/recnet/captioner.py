@@ -1,4 +1,4 @@
-"""RecNet: a captioner and a reconstructor that must find the video again in the decoder's states.
+"""RecNet: a captioner and a reconstructor that reconstructs the video's features from the decoder's states.
 
 Encoder and decoder have the names and weights of the base: a checkpoint of the base is a RecNet but for `reconstructor.`"""
 
@@ -13,7 +13,12 @@ from torch import nn
 from models.captioner import Captioner, wanted_sizes
 from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_mp_lstm, build_sa_lstm
 from models.captioners.recnet.reconstruction_loss import Which
-from models.captioners.recnet.reconstructors import GlobalNet, LocalNet, Reconstructor, TransposedNet
+from models.captioners.recnet.reconstructors import (
+    GlobalReconstructor,
+    LocalReconstructor,
+    Reconstructor,
+    TransposedReconstructor,
+)
 from models.captioners.s2vt import S2vtOptions, build_s2vt
 from models.options import Options
 
@@ -21,17 +26,17 @@ BaseOptions = Annotated[SaLstmOptions | MpLstmOptions | S2vtOptions, Field(discr
 
 
 class RecNetOptions(Options):
-    """RecNet: any of its base captioners with a reconstructor on top, which plays no part in captioning itself."""
+    """RecNet: any of its base captioners with a reconstructor on top, which is used in training only."""
 
     kind: Literal["recnet"] = "recnet"
     """Which captioner."""
     base: BaseOptions
     """The captioner below: sa_lstm, mp_lstm or s2vt."""
     reconstructor: Literal["global", "local", "both", "transpose"] = "local"
-    """What is rebuilt: the mean of the rows ("global"), row by row ("local", or with the decoder's own attention
+    """What is reconstructed: the mean of the rows ("global"), row by row ("local", or with the decoder's own attention
     "transpose"), or "both"."""
     attention: int = Field(256, ge=1)
-    """Size of the space in which words and rebuilt rows are compared ("local" and "both")."""
+    """Size of the space in which words and reconstructed rows are compared ("local" and "both")."""
 
     @model_validator(mode="after")
     def _something_to_transpose(self) -> RecNetOptions:
@@ -67,15 +72,15 @@ def build_recnet(options: RecNetOptions, feature_sizes: dict[str, int], vocabula
     if base.join == "time" and len(set(sizes.values())) > 1:
         raise ValueError(
             f"rows of different sizes ({', '.join(f'{name} {size}' for name, size in sizes.items())}) that follow each "
-            "other cannot be rebuilt by one reconstructor: set the base's join to 'depth', or name one feature"
+            "other cannot be reconstructed by one reconstructor: set the base's join to 'depth', or name one feature"
         )
     size = sum(sizes.values()) if base.join == "depth" else next(iter(sizes.values()))
     net: nn.Module
     if options.reconstructor == "global":
-        net = GlobalNet(base.hidden, size)
+        net = GlobalReconstructor(base.hidden, size)
     elif options.reconstructor == "transpose":
-        net = TransposedNet(base.hidden, size)
+        net = TransposedReconstructor(base.hidden, size)
     else:
-        net = LocalNet(base.hidden, size, options.attention)
+        net = LocalReconstructor(base.hidden, size, options.attention)
     captioner.reconstructor = Reconstructor(sizes, base.join, net)
     return captioner

@@ -1,8 +1,8 @@
-"""VRE: a video encoded twice, around its middle frame and around its key frame, by one decoder that speaks after each.
+"""VRE: a video is encoded twice, around its middle frame and around its key frame, and captioned after each step.
 
 The rows of its Table 1: `steps: 0` (V^f + v^s); `steps: 1` without spatial and audio (KBiGRU(V^f)); `steps: 1` with them;
 `steps: 2` (VRE). Its training: a few epochs with `captioner.active_steps = 1`, then both steps and the refocus loss
-(models/captioners/vre/key_frame_loss.py), then a captioner of its own whose `key_frames` are those that the best model found."""
+(models/captioners/vre/key_frame_loss.py), then a captioner of its own whose `key_frames` are those that the best model chose."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.captioners.vre.encoder import ProductScores, RefocusEncoder
-from models.decoding.scheduled_sampling import Own, mixed_words
-from models.layers.attention import masked_softmax
-from models.layers.output_layer import WordLayer
+from models.decoding.scheduled_sampling import Own, mix_tokens
+from models.layers.attention import AttentionSoftmax, weighted_sum
+from models.layers.embedding import word_embedding
+from models.layers.output_layer import OutputLayer
+from models.layers.recurrent import lstm_step, open_forget_gate
 from models.layers.unrolling import Unrolling
 from models.options import Options
 from models.types import BOS, PAD, Batch, Memory, State
@@ -29,19 +31,19 @@ class VreOptions(Options):
     kind: Literal["vre"] = "vre"
     """Which captioner."""
     temporal: str
-    """Name of the features over time, one row a frame."""
+    """Name of the features over time, one row per frame."""
     spatial: str | None = None
-    """Name of the features over space, one row a place; none leaves them out."""
+    """Name of the features over space, one row per cell; none leaves them out."""
     audio: str | None = None
     """Name of the audio features, which a video may lack; none leaves them out."""
     key_frames: str | None = None
-    """Name of the feature that holds each video's key frame; none lets the refocusing module look for it."""
+    """Name of the feature that holds each video's key frame; none lets the refocusing module choose it."""
     steps: Literal[0, 1, 2] = 2
     """How often a video is encoded: not at all, around its middle, or around its key frame too."""
     hidden: int = Field(512, ge=1)
     """Size of the GRUs, the LSTM, the attention, the video's representation and a word's vector."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Part of the LSTM's outputs that is dropped in training."""
+    """Share of the LSTM's outputs that is dropped in training."""
 
     @model_validator(mode="after")
     def _key_frames_need_two_steps(self) -> VreOptions:
@@ -61,11 +63,10 @@ class VreOptions(Options):
 
 
 class RefocusDecoder(nn.Module):
-    """Algorithm 2: an LSTM fed with [v_T, v_S, v_a, last word], words from its hidden state.
+    """Algorithm 2: an LSTM fed with [v_T, v_S, v_a, last word]; the next word is predicted from its hidden state.
 
-    The video's representation o (the memory's summary) starts the cell, takes the place of the first word, and guides both
-    attentions together with the hidden state (eq. 12 to 16). Everything that does not depend on the state is ready before
-    the first step."""
+    The video's representation o (the memory's summary) is the first cell state, replaces BOS, and is part of the query of
+    both attentions, with the hidden state (eq. 12 to 16). What does not depend on the state is computed in advance."""
 
     def __init__(
         self, vocabulary_size: int, temporal: int, spatial: int | None, audio: int | None, hidden: int, dropout: float
@@ -75,28 +76,27 @@ class RefocusDecoder(nn.Module):
         self.over_space = None if spatial is None else ProductScores(hidden, spatial, hidden)
         # W_h [o, h] is a part for h, in the scores, and a part for o that is the same at every step
         self.query_from_video = nn.Linear(hidden, 2 * hidden, bias=False)
-        self.embed = nn.Embedding(vocabulary_size, hidden, padding_idx=PAD)
+        self.embed = word_embedding(vocabulary_size, hidden)
         self.gates_from_word = nn.Linear(hidden, 4 * hidden)
         self.gates_from_audio = None if audio is None else nn.Linear(audio, 4 * hidden, bias=False)
         self.gates_from_past = nn.Linear(temporal + (spatial or 0) + hidden, 4 * hidden, bias=False)
-        self.predict = WordLayer(hidden, vocabulary_size)
+        self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
-        with torch.no_grad():
-            self.gates_from_word.bias[hidden : 2 * hidden] = 1.0  # the forget gate starts open
-            self.embed.weight.mul_(0.1)  # unit-variance embeddings would drown the context at first
+        self.softmax = AttentionSoftmax()
+        open_forget_gate(self.gates_from_word.bias)
 
     def prepare(self, memory: Memory) -> Memory:
-        ready = {"time_keys": self.over_time.key(memory.tokens)}
+        extras = {"time_keys": self.over_time.key(memory.tokens)}
         if self.over_space is not None:
-            ready["space_keys"] = self.over_space.key(memory.extras["spatial"])
+            extras["space_keys"] = self.over_space.key(memory.extras["spatial"])
         if self.gates_from_audio is not None:
-            ready["audio_gates"] = self.gates_from_audio(memory.extras["audio"])
-        return self.guided(replace(memory, extras={**memory.extras, **ready}), memory.summary)
+            extras["audio_gates"] = self.gates_from_audio(memory.extras["audio"])
+        return self.guided(memory.with_extras(**extras), memory.summary)
 
     def guided(self, memory: Memory, summary: Tensor) -> Memory:
         """A prepared memory with another representation o (N, H) of its videos: the other step's."""
         time, space = self.query_from_video(summary).chunk(2, dim=-1)
-        return replace(memory, summary=summary, extras={**memory.extras, "time_query": time, "space_query": space})
+        return replace(memory, summary=summary).with_extras(time_query=time, space_query=space)
 
     def start(self, memory: Memory) -> State:
         """Memory of N -> hidden (N, H), zeros, and cell (N, H), o."""
@@ -105,50 +105,41 @@ class RefocusDecoder(nn.Module):
     def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention over time (N, T)."""
         state, weights = self._advance(self.gates_from_word(self._words(token, memory.summary)), state, memory)
-        return self._speak(state[0]), state, weights
+        return self.predict(self.dropout(state[0])), state, weights
 
-    def forced(self, tokens: Tensor, memory: Memory, real: Tensor | None = None) -> Tensor:
-        """tokens (N, L) with BOS first, memory of N -> logits (N, L-1, V) of tokens 1 .. L-1; with `real` (N, L-1) only
-        those it marks, (R, V)."""
-        said = tokens[:, :-1]
-        steps = Unrolling(torch.ones_like(said, dtype=torch.bool) if real is None else real)
-        words = steps.packed(self._words(said, memory.summary.unsqueeze(1)))
-        taken = steps.run(self._advance, self.gates_from_word(words), memory, self.start)
-        logits = self._speak(steps.real(torch.cat([state[0] for state, _ in taken])))
-        return logits.unflatten(0, said.shape) if real is None else logits
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+        inputs = tokens[:, :-1]
+        steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
+        words = steps.pack(self._words(inputs, memory.summary.unsqueeze(1)))
+        outputs = steps.run(self._advance, self.gates_from_word(words), memory, self.start)
+        logits = self.predict(self.dropout(steps.valid(torch.cat([state[0] for state, _ in outputs]))))
+        return logits.unflatten(0, inputs.shape) if valid is None else logits
 
     def _words(self, tokens: Tensor, summary: Tensor) -> Tensor:
-        """tokens (N, ...) -> vectors (N, ..., H): o in the place of BOS."""
+        """tokens (N, ...) -> vectors (N, ..., H): o in place of BOS."""
         return torch.where((tokens == BOS).unsqueeze(-1), summary, self.embed(tokens))
 
     def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
-        """The LSTM's own equations; gates in torch's order (input, forget, cell, output)."""
+        """from_word (N, 4H), state, memory of N -> new state, attention over time (N, T): eq. 13 to 16."""
         hidden, cell = state
         extras = memory.extras
         scores = self.over_time(self.over_time.query(hidden) + extras["time_query"], extras["time_keys"])
-        weights = masked_softmax(scores, memory.mask)
-        entering = [torch.bmm(weights.unsqueeze(1), memory.tokens).squeeze(1)]  # eq. 16
+        weights = self.softmax(scores, memory.mask)
+        contexts = [weighted_sum(weights, memory.tokens)]  # eq. 16
         if self.over_space is not None:
             scores = self.over_space(self.over_space.query(hidden) + extras["space_query"], extras["space_keys"])
-            places = masked_softmax(scores, extras["spatial_mask"])
-            entering.append(torch.bmm(places.unsqueeze(1), extras["spatial"]).squeeze(1))
-        gates = from_word + self.gates_from_past(torch.cat([*entering, hidden], dim=-1))
+            contexts.append(weighted_sum(self.softmax(scores, extras["spatial_mask"]), extras["spatial"]))
+        gates = from_word + self.gates_from_past(torch.cat([*contexts, hidden], dim=-1))
         if self.gates_from_audio is not None:
             gates = gates + extras["audio_gates"]
-        enter, keep, new, leave = gates.chunk(4, dim=-1)
-        cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(new)
-        return (torch.sigmoid(leave) * torch.tanh(cell), cell), weights
-
-    def _speak(self, hidden: Tensor) -> Tensor:
-        """hidden (..., H) -> logits (..., V)."""
-        return self.predict(self.dropout(hidden))
+        return lstm_step(gates, cell), weights
 
 
 @dataclass(frozen=True)
 class StepLosses:
-    """What both steps say of N captions: first and second (N,), -log p(caption) summed over its tokens (eq. 17, 18).
+    """The losses of both steps for N captions: first and second (N,), -log p(caption) summed over its tokens (eq. 17, 18).
 
-    And of each caption's video: key (N,), the key frame of the second step; mask (N, K), its real frames; focus (N, K), the
+    Of each caption's video: key (N,), the key frame of the second step; mask (N, K), its valid frames; focus (N, K), the
     scores by which the key frame was chosen, None if it was given."""
 
     first: Tensor
@@ -159,11 +150,11 @@ class StepLosses:
 
 
 class VreCaptioner(Captioner):
-    """Speaks after its last step: searches, `forward` and `word_logits` are about that one alone."""
+    """Captions after its last step: decoding, `forward` and `word_logits` use that one alone."""
 
     @property
     def active_steps(self) -> int:
-        """After how many steps it speaks. Set it to 1 for the epochs that train the first step only, then back to 2."""
+        """The steps in use. Set it to 1 for the epochs that train the first step only, then back to 2."""
         return cast(RefocusEncoder, self.encoder).steps
 
     @active_steps.setter
@@ -174,26 +165,27 @@ class VreCaptioner(Captioner):
         encoder.steps = steps
 
     def step_losses(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> StepLosses:
-        """Both steps over the N captions of a batch, in one pass of the decoder. With `truth` below 1, each step is fed a
-        mixture of the true words and its own."""
-        return self._once("steps", batch, truth, own, lambda: self._take_both(batch, truth, own))
+        """Both steps over the N captions of a batch, in one pass of the decoder. With `truth` below 1 the inputs of
+        each step are a mixture of the true words and its own."""
+        return self._once("steps", batch, truth, own, lambda: self._both_steps(batch, truth, own))
 
-    def _take_both(self, batch: Batch, truth: float, own: Own) -> StepLosses:
+    def _both_steps(self, batch: Batch, truth: float, own: Own) -> StepLosses:
         if self.active_steps != 2:
             raise ValueError(
                 f"losses of two steps are wanted, but {self.active_steps} are active; set active_steps to 2"
             )
         decoder = cast(RefocusDecoder, self.decoder)
-        tokens, memory = self._prepared(batch)
+        tokens, memory = self._prepare(batch)
         N = len(tokens)
         twice = memory.select(torch.arange(N, device=tokens.device).repeat(2))
         twice = decoder.guided(twice, torch.cat([memory.extras["first"], memory.summary]))
         tokens = tokens.repeat(2, 1)
-        fed = tokens if truth >= 1 else mixed_words(decoder, tokens, twice, truth, own)
+        inputs = tokens if truth >= 1 else mix_tokens(decoder, tokens, twice, truth, own)
         targets = tokens[:, 1:]
-        real = targets != PAD
-        each = nn.functional.cross_entropy(decoder.forced(fed, twice, real).float(), targets[real], reduction="none")
-        losses = each.new_zeros(real.shape).masked_scatter(real, each).sum(1)
+        valid = targets != PAD
+        logits = decoder.teacher_forced(inputs, twice, valid).float()
+        each = nn.functional.cross_entropy(logits, targets[valid], reduction="none")
+        losses = each.new_zeros(valid.shape).masked_scatter(valid, each).sum(1)
         return StepLosses(losses[:N], losses[N:], memory.extras["key_frame"], memory.mask, memory.extras.get("focus"))
 
 

@@ -1,12 +1,11 @@
-"""VRE's video refocusing encoder: encode around the middle frame, look for the key frame, encode again around it."""
+"""VRE's refocusing encoder and its key-frame BiGRU: encode around the middle frame, find the key frame, encode again."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from models.captioners.vre.key_frame_gru import KeyFrameGru
-from models.layers.temporal_encoder import check_present, masked_mean
+from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.types import Memory
 
 
@@ -22,6 +21,37 @@ class ProductScores(nn.Module):
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """query (N, A) and keys (N, T, A), both already in the common space -> scores (N, T)."""
         return self.score(torch.tanh(query.unsqueeze(1) * keys)).squeeze(-1)
+
+
+class KeyFrameGru(nn.Module):
+    """KBiGRU (VRE eq. 4 to 7): h = tanh(W_c [h_left, h_right] + b_c).
+
+    One GRU reads the frames key, key - 1, .., 0, the other key, key + 1, .., K - 1: the key frame is read by both, first,
+    from a state of zeros. With the key frame at an end, one of them reads that frame alone."""
+
+    def __init__(self, size: int, hidden: int):
+        super().__init__()
+        self.leftwards = nn.GRU(size, hidden, batch_first=True)
+        self.rightwards = nn.GRU(size, hidden, batch_first=True)
+        self.combine = nn.Linear(2 * hidden, hidden)
+
+    def forward(self, rows: Tensor, lengths: Tensor, key: Tensor) -> Tensor:
+        """rows (B, K, C), lengths (B,) of which are valid and come first, key (B,) < lengths -> (B, H).
+
+        A video without rows (length 0, key 0) reads its first row, which is padding: zeros by contract."""
+        left = _run(self.leftwards, rows, key, -1, key)
+        right = _run(self.rightwards, rows, key, 1, (lengths - 1 - key).clamp(min=0))
+        return torch.tanh(self.combine(torch.cat([left, right], dim=-1)))
+
+
+def _run(gru: nn.GRU, rows: Tensor, key: Tensor, direction: int, steps: Tensor) -> Tensor:
+    """The state (B, H) after the key frame and `steps` (B,) further frames in `direction`."""
+    K = rows.shape[1]
+    offsets = torch.arange(K, device=rows.device) * direction
+    # Positions past the end are clamped to any frame: they come after the state that is read.
+    order = (key.unsqueeze(1) + offsets).clamp(0, K - 1)
+    states, _ = gru(rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.shape[2])))
+    return states.gather(1, steps.view(-1, 1, 1).expand(-1, 1, states.shape[2])).squeeze(1)
 
 
 class RefocusEncoder(nn.Module):
@@ -50,24 +80,25 @@ class RefocusEncoder(nn.Module):
         self.audio = None if audio is None else audio[0]
         self.hidden = hidden
         self.steps = self.most_steps = steps  # training's first phase sets `steps` to 1 for a while
-        heard = 0 if audio is None else audio[1]
+        audio_size = 0 if audio is None else audio[1]
         if steps >= 1:
             self.around = KeyFrameGru(temporal[1], hidden)
-            self.represent = nn.Linear(hidden + heard, hidden)  # W_a, shared by both steps
+            self.represent = nn.Linear(hidden + audio_size, hidden)  # W_a, shared by both steps
         if steps >= 2:
             self.merge = nn.Linear(2 * hidden, hidden)  # W_m
         if steps >= 2 and key_frames is None:
             self.refocus = ProductScores(hidden, temporal[1], hidden)
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        self._check(features, masks)
-        rows, mask = _clean(features[self.temporal], masks[self.temporal]), masks[self.temporal]
+        names = (self.temporal, self.spatial, self.audio, self.key_frames)
+        check_present([name for name in names if name is not None], features, masks)
+        rows, mask = zero_invalid(features[self.temporal], masks[self.temporal]), masks[self.temporal]
         extras: dict[str, Tensor] = {}
         if self.spatial is not None:
-            extras["spatial"] = _clean(features[self.spatial], masks[self.spatial])
+            extras["spatial"] = zero_invalid(features[self.spatial], masks[self.spatial])
             extras["spatial_mask"] = masks[self.spatial]
         if self.audio is not None:
-            extras["audio"] = masked_mean(_clean(features[self.audio], masks[self.audio]), masks[self.audio])
+            extras["audio"] = masked_mean(zero_invalid(features[self.audio], masks[self.audio]), masks[self.audio])
         if self.steps == 0:
             return Memory(rows, mask, rows.new_zeros(len(rows), self.hidden), extras)
 
@@ -94,14 +125,5 @@ class RefocusEncoder(nn.Module):
 
     def _represent(self, encoded: Tensor, extras: dict[str, Tensor]) -> Tensor:
         """o = tanh(W_a [encoded, v_a] + b_a)."""
-        parts = [encoded] if self.audio is None else [encoded, extras["audio"]]
-        return torch.tanh(self.represent(torch.cat(parts, dim=-1)))
-
-    def _check(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> None:
-        wanted = [name for name in (self.temporal, self.spatial, self.audio, self.key_frames) if name is not None]
-        check_present(wanted, features, masks)
-
-
-def _clean(rows: Tensor, mask: Tensor) -> Tensor:
-    """rows (B, T, D) with zeros where they are not real: those may hold anything, NaN included."""
-    return rows.masked_fill(~mask.unsqueeze(-1), 0.0)
+        inputs = [encoded] if self.audio is None else [encoded, extras["audio"]]
+        return torch.tanh(self.represent(torch.cat(inputs, dim=-1)))

@@ -1,4 +1,4 @@
-"""VRE's training of two steps: a loss for each, and the reward that teaches the refocusing module (eq. 19 to 22).
+"""VRE's losses: one for each step, and the refocus loss that trains the choice of the key frame (eq. 17 to 22).
 
 `Objective(step1=(1.0, StepLoss(1)), step2=(1.0, StepLoss(2)), refocus=(0.03, RefocusLoss(rewards)))` is eq. 22: its terms
 share one pass over a batch. Only `rewards` is a state that a resume needs."""
@@ -17,7 +17,7 @@ from models.types import Batch
 
 
 def refocus_loss(focus: Tensor, mask: Tensor, key: Tensor, change: Tensor) -> Tensor:
-    """focus (N, K), scores of frames; mask (N, K), real ones; key (N,), the frame chosen; change (N,) = R_e - R_e-1
+    """focus (N, K), scores of frames; mask (N, K), valid ones; key (N,), the frame chosen; change (N,) = R_e - R_e-1
     -> (N,): -|change| log(alpha_key) where the reward rose, -|change| log(1 - alpha_key) where it fell.
 
     Eq. 21 as printed would raise alpha_key when the reward falls, since both its factors are negative then; this is what
@@ -34,16 +34,16 @@ def refocus_loss(focus: Tensor, mask: Tensor, key: Tensor, change: Tensor) -> Te
 
 
 class RewardMemory:
-    """The last reward of every caption, by its id: R_e-1 of eq. 19. A part of training's state.
+    """The last reward of every caption, by its id: R_e-1 of eq. 19. Part of the training state.
 
-    Where an epoch shows only some of a video's captions, R_e-1 is that of the last epoch in which the caption was shown."""
+    Where an epoch shows only some of a video's captions, R_e-1 is that of the last epoch that showed the caption."""
 
     def __init__(self, rewards: Mapping[str, float] | None = None):
         self._rewards: dict[str, float] = dict(rewards or {})
 
     def change(self, ids: Sequence[str], rewards: Tensor) -> Tensor:
         """ids of N captions, their rewards (N,) now -> R_e - R_e-1 (N,), zero for a caption that was never seen; from now
-        on these rewards are the last ones. So the first epoch with this loss teaches nothing and only remembers."""
+        on these rewards are the last ones. So the first epoch with this loss has no gradient and only remembers."""
         if len(ids) != len(rewards):
             raise ValueError(f"{len(rewards)} captions came with {len(ids)} ids: their rewards cannot be remembered")
         now = rewards.detach().float().tolist()
@@ -52,7 +52,7 @@ class RewardMemory:
         return rewards.detach().float() - torch.tensor(last, dtype=torch.float32, device=rewards.device)
 
     def state(self) -> dict[str, float]:
-        """Everything it knows, for a checkpoint: caption id -> reward. `RewardMemory(state)` goes on from it."""
+        """For a checkpoint: caption id -> reward. `RewardMemory(state)` restores it."""
         return dict(self._rewards)
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class StepLoss:
         self.step, self.sampling, self.epoch = step, sampling, epoch
 
     def at(self, epoch: int) -> StepLoss:
-        """The same, with the schedule where it is in `epoch`."""
+        """The same, with the schedule as of `epoch`."""
         return StepLoss(self.step, self.sampling, epoch)
 
     def count(self, batch: Batch) -> int:
@@ -85,7 +85,7 @@ class RefocusLoss:
         self.rewards, self.sampling, self.epoch = rewards, sampling, epoch
 
     def at(self, epoch: int) -> RefocusLoss:
-        """The same, with the schedule where it is in `epoch`, and the same memory."""
+        """The same, with the schedule as of `epoch`, and the same memory."""
         return RefocusLoss(self.rewards, self.sampling, epoch)
 
     def count(self, batch: Batch) -> int:

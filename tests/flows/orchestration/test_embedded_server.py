@@ -20,7 +20,8 @@ import yaml
 
 from tests import ROOT
 from tests.flows.command import SLOWLY, TINY, command, environment_of
-from tests.processes import descendants, free_port, is_alive, running, unprivileged, wait_for
+from tests.ports import free_port
+from tests.processes import descendants, is_alive, running, unprivileged, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("longtake-command")]
 PREFECT = [sys.executable, "-m", "prefect"]

@@ -107,7 +107,7 @@ def two(found: list[int]) -> list[int]:
 
 
 def test_a_child_looks_for_its_parent_and_ends_without_it() -> None:
-    child = "import time; from flows.orchestration.process_lifetime import end_with_parent as e;"
+    child = "import time; from flows.orchestration.process_lifetime import end_with_starter as e;"
     child += "e(); print('up', flush=True); time.sleep(600)"
     parent = (
         "import os, subprocess, sys, time\n"

@@ -25,7 +25,8 @@ import yaml
 
 from storage.workspace import read_done
 from tests.flows.orchestration.compose_settings import LOGIN, server_settings
-from tests.processes import PATIENCE, free_port, running, wait_for
+from tests.ports import free_port
+from tests.processes import PATIENCE, running, wait_for
 
 pytestmark = pytest.mark.service
 RECIPE = {
@@ -36,7 +37,7 @@ RECIPE = {
     "text": {"min_count": 1, "max_words": 12},
     "neighbours": {"feature": "look", "k": 2},
     "captioner": {"kind": "sa_lstm", "features": ["look"], "embedding": 8, "hidden": 8, "attention": 8},
-    "seeding": {"epochs": 2, "videos": 4, "captions": 2},
+    "seeding": {"epochs": 2, "batch_size": 4, "captions_per_video": 2},
     "decoding": {"width": 2, "max_length": 8},
     "evaluation": {"meteor": False},
     "report": {"frames": 2},
@@ -233,7 +234,7 @@ def hold(context, options):
 
 @flow
 def holding():
-    job = hold.bind(Workspace.open(sys.argv[1]), Path("."), Runtime(slots="one-slot"), Options(), {})
+    job = hold.bind(Workspace.open(sys.argv[1]), Path("."), Runtime(concurrency_limit="one-slot"), Options(), {})
     run_as_task(job, "hold", False)
 
 holding()

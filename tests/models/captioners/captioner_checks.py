@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from models.captioner import Captioner
-from models.decoding.search import greedy
+from models.decoding.greedy_and_sampling import greedy
 from models.training.loop import FitOptions, fit
 from models.training.objective import Objective
 from models.types import PAD, Batch
@@ -27,9 +27,9 @@ def opinionated(captioner: Captioner) -> Captioner:
 
 
 def check_forced_equals_steps(captioner: Captioner, batch: Batch) -> None:
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     forced = captioner(batch)
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     state = captioner.decoder.start(memory)
     for t in range(batch.tokens.shape[1] - 1):
         logits, state, _ = captioner.decoder.step(batch.tokens[:, t], state, memory)

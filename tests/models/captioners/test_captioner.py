@@ -10,10 +10,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from models.captioners.lstm import SaLstmOptions
-from models.decoding.search import greedy
+from models.captioners.lstm import LstmDecoder, SaLstmOptions
+from models.decoding.greedy_and_sampling import greedy
 from models.layers.attention import MeanContext
-from models.layers.lstm_decoder import LstmDecoder
 from models.losses.cross_entropy import CrossEntropy
 from models.training.loop import FitOptions, fit
 from models.training.objective import Objective
@@ -42,9 +41,9 @@ def test_a_feature_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_forcing_a_caption_equals_stepping_through_it(kind: str) -> None:
     captioner, batch = toy_captioner(kind), toy_batch()
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     forced = captioner(batch)
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     state = captioner.decoder.start(memory)
     for t in range(batch.tokens.shape[1] - 1):
         logits, state, weights = captioner.decoder.step(batch.tokens[:, t], state, memory)
@@ -89,9 +88,9 @@ def test_eight_videos_at_once_equal_eight_times_one_without_their_padding(kind: 
 
 def test_captions_go_with_their_owners_in_any_order() -> None:
     captioner, batch = toy_captioner(), toy_batch(videos=3, captions=2)
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     order = torch.tensor([5, 0, 3, 2, 4, 1])
-    shuffled = replace(batch, tokens=batch.tokens[order], owner=batch.owner[order])
+    shuffled = replace(batch, tokens=batch.tokens[order], video_index=batch.video_index[order])
     assert torch.allclose(captioner(shuffled), captioner(batch)[order], atol=1e-5)
 
 
@@ -111,7 +110,7 @@ def test_a_video_without_any_feature_gives_numbers_and_gradients(kind: str, join
 
 def test_a_batch_without_captions_is_refused() -> None:
     with pytest.raises(ValueError, match="no captions to force"):
-        toy_captioner()(replace(toy_batch(), tokens=None, owner=None))
+        toy_captioner()(replace(toy_batch(), tokens=None, video_index=None))
 
 
 GOLDEN: dict[str, list[float]] = {

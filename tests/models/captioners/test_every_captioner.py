@@ -9,10 +9,11 @@ import torch
 from pydantic import TypeAdapter
 
 from models.captioner import Captioner
-from models.decoding.likelihood import caption_log_probs
-from models.decoding.search import beam, greedy, sample
+from models.decoding.beam_search import beam
+from models.decoding.greedy_and_sampling import greedy, sample
 from models.types import BOS, EOS
 from models.zoo import CAPTIONERS, CaptionerOptions, build_captioner
+from tests.models.caption_likelihood import caption_log_probs
 from tests.models.captioners.captioner_checks import opinionated
 
 VIDEOS, WORDS = 20, 13
@@ -121,6 +122,6 @@ def test_it_can_be_trained_on_videos_that_lack_features(kind: str) -> None:
     captioner, (features, masks) = small(kind).train(), videos()
     memory = captioner.encode(features, masks)
     tokens = torch.tensor([[BOS, 4, 5, 6, 2]]).expand(VIDEOS, -1)
-    torch.log_softmax(captioner.decoder.forced(tokens, memory), -1)[:, :, 5].sum().backward()
+    torch.log_softmax(captioner.decoder.teacher_forced(tokens, memory), -1)[:, :, 5].sum().backward()
     grads = [p.grad for p in captioner.parameters() if p.grad is not None]
     assert grads and all(torch.isfinite(grad).all() for grad in grads)

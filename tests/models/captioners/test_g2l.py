@@ -16,13 +16,13 @@ from models.captioners.g2l.captioner import G2lOptions, build_g2l
 from models.captioners.g2l.decoder import GruDecoder
 from models.captioners.g2l.encoder import (
     AlignedAttention,
+    G2lAttention,
     G2lEncoder,
-    G2lReader,
     ProductScore,
     RegionAttention,
     grouped,
 )
-from models.decoding.search import greedy
+from models.decoding.greedy_and_sampling import greedy
 from models.layers.attention import MeanContext
 from models.layers.gumbel import SamplerOptions, TopKSampler
 from models.losses.cross_entropy import CrossEntropy
@@ -111,7 +111,7 @@ def test_equations_2_to_4_by_hand() -> None:
         _fill(score, bias=own["b"], score__weight=[own["w"]])
 
     aligned = AlignedAttention(hidden=1, values=2, attention=2, size=1)
-    reader = G2lReader(1, 1, 2, aligned, None)
+    reader = G2lAttention(1, 1, 2, aligned, None)
     set_score(reader.of_frames, 1.0)
     set_score(reader.of_clips, -1.0)
     set_score(aligned.score, 0.5, copies=2)
@@ -177,15 +177,15 @@ def test_two_layers_equal_torchs_gru() -> None:
     tokens = torch.tensor([[1, 4, 7, 2], [1, 5, 5, 2]])
     words = torch.cat([decoder.embed(tokens[:, :-1]), memory.summary.unsqueeze(1).expand(-1, 3, -1)], -1)
     hidden, _ = gru(words, torch.stack(decoder.start(memory)))
-    assert torch.allclose(decoder.forced(tokens, memory), decoder.predict(hidden), atol=1e-6)
+    assert torch.allclose(decoder.teacher_forced(tokens, memory), decoder.predict(hidden), atol=1e-6)
 
 
 @every_variant
 def test_forcing_a_caption_equals_stepping_through_it(variant: str) -> None:
     captioner, batch = _captioner(variant), _batch()
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     forced = captioner(batch)
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     state = captioner.decoder.start(memory)
     for t in range(batch.tokens.shape[1] - 1):
         logits, state, weights = captioner.decoder.step(batch.tokens[:, t], state, memory)
@@ -255,7 +255,9 @@ def _only_through_choices(variant: str) -> Tensor | None:
     memory = captioner.encode(batch.features, batch.masks)
     decoder = captioner.decoder
     assert (
-        isinstance(decoder, GruDecoder) and isinstance(decoder.reader, G2lReader) and decoder.reader.local is not None
+        isinstance(decoder, GruDecoder)
+        and isinstance(decoder.reader, G2lAttention)
+        and decoder.reader.local is not None
     )
     attention = torch.softmax(torch.randn(memory.mask.shape), -1).requires_grad_()
     decoder.reader.local(decoder.start(memory)[-1], attention, memory).sum().backward()

@@ -8,7 +8,8 @@ from torch import nn
 
 from models.captioner import Captioner
 from models.captioners.gld import ShowTellOptions, build_show_tell
-from models.decoding.search import beam, greedy
+from models.decoding.beam_search import beam
+from models.decoding.greedy_and_sampling import greedy
 from models.losses.cross_entropy import CrossEntropy
 from models.types import PAD, Batch
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
@@ -47,9 +48,9 @@ def test_an_lstm_cell_fed_with_the_video_then_with_words_says_the_same() -> None
 @torch.no_grad()
 def test_forcing_a_caption_equals_stepping_through_it_and_only_real_tokens_are_spoken() -> None:
     captioner, batch = toy_show_tell(), toy_batch()
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     forced = captioner(batch)
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     state = captioner.decoder.start(memory)
     for t in range(batch.tokens.shape[1] - 1):
         logits, state, weights = captioner.decoder.step(batch.tokens[:, t], state, memory)
@@ -62,7 +63,7 @@ def test_forcing_a_caption_equals_stepping_through_it_and_only_real_tokens_are_s
 def test_a_grid_counts_as_its_mean_and_an_image_is_a_video_of_one_frame() -> None:
     captioner, batch = toy_show_tell(), toy_batch()
     cells = {name: torch.stack([x + 1, x - 1, x], 2) for name, x in batch.features.items()}
-    grids = Batch(batch.video_ids, cells, batch.masks, batch.tokens, batch.owner)
+    grids = Batch(batch.video_ids, cells, batch.masks, batch.tokens, batch.video_index)
     assert torch.allclose(captioner(grids), captioner(batch), atol=1e-4)
     image = {name: x[:, :1] for name, x in cells.items()}
     found = greedy(captioner, image, {name: torch.ones(4, 1, dtype=torch.bool) for name in image}, 5)

@@ -10,7 +10,8 @@ from torch import nn
 
 from models.captioner import Captioner
 from models.captioners.gld import TopDownOptions, build_top_down
-from models.decoding.search import beam, greedy
+from models.decoding.beam_search import beam
+from models.decoding.greedy_and_sampling import greedy
 from models.losses.cross_entropy import CrossEntropy
 from models.types import PAD, Batch
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
@@ -64,9 +65,9 @@ def test_two_lstm_cells_and_attention_written_out_say_the_same() -> None:
 @torch.no_grad()
 def test_forcing_a_caption_equals_stepping_through_it_and_attention_sums_to_one() -> None:
     captioner, batch = toy_top_down(), toy_batch()
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     forced = captioner(batch)
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     state = captioner.decoder.start(memory)
     for t in range(batch.tokens.shape[1] - 1):
         logits, state, weights = captioner.decoder.step(batch.tokens[:, t], state, memory)
@@ -82,9 +83,13 @@ def test_a_grid_over_time_is_one_row_of_places() -> None:
     captioner, batch = toy_top_down(features=("rgb",)), toy_batch(rows=6)
     mask = torch.tensor([[True, True], [True, False], [True, True], [True, False]])
     cells = batch.features["rgb"].view(4, 2, 3, -1)
-    grid = Batch(batch.video_ids, {"rgb": cells}, {"rgb": mask}, batch.tokens, batch.owner)
+    grid = Batch(batch.video_ids, {"rgb": cells}, {"rgb": mask}, batch.tokens, batch.video_index)
     flat = Batch(
-        batch.video_ids, {"rgb": cells.flatten(1, 2)}, {"rgb": mask.repeat_interleave(3, 1)}, batch.tokens, batch.owner
+        batch.video_ids,
+        {"rgb": cells.flatten(1, 2)},
+        {"rgb": mask.repeat_interleave(3, 1)},
+        batch.tokens,
+        batch.video_index,
     )
     assert torch.equal(captioner(grid), captioner(flat))
     image = captioner(

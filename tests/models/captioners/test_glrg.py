@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from models.captioner import Captioner
-from models.captioners.glrg import GlRgOptions, build_glrg
-from models.captioners.glrg_encoder import Fusion, GlobalLocalEncoder
-from models.decoding.search import greedy
-from models.layers.lstm_decoder import FedLstmDecoder
+from models.captioners.glrg import FedLstmDecoder, Fusion, GlobalLocalEncoder, GlRgOptions, build_glrg
+from models.decoding.greedy_and_sampling import greedy
 from models.losses.cross_entropy import CrossEntropy
 from models.training.objective import Objective
 from models.types import PAD
@@ -80,12 +78,12 @@ def test_a_feature_that_the_batch_lacks_is_named() -> None:
 def test_the_decoder_equals_its_equations_in_a_loop(feed: str) -> None:
     captioner, batch = toy_glrg(feed=feed), toy_batch(videos=2, captions=2)
     decoder = captioner.decoder
-    assert isinstance(decoder, FedLstmDecoder) and batch.tokens is not None and batch.owner is not None
+    assert isinstance(decoder, FedLstmDecoder) and batch.tokens is not None and batch.video_index is not None
     found = captioner(batch)
     fused = array(captioner.encode(batch.features, batch.masks).summary)
     embedding = array(decoder.embed.weight)
     for n, caption in enumerate(batch.tokens.tolist()):
-        F = fused[int(batch.owner[n])]
+        F = fused[int(batch.video_index[n])]
         hidden, cell = np.zeros(8), np.zeros(8)
         for i, token in enumerate(caption[:-1]):
             if feed == "every":

@@ -10,15 +10,14 @@ import torch
 from pydantic import ValidationError
 
 from models.captioner import Captioner
-from models.captioners.lstm import SaLstmOptions, build_sa_lstm
+from models.captioners.lstm import LstmDecoder, SaLstmOptions, build_sa_lstm
 from models.captioners.recnet.captioner import RecNetOptions, build_recnet
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
-from models.captioners.recnet.reconstructors import GlobalNet, LocalNet, TransposedNet
+from models.captioners.recnet.reconstructors import GlobalReconstructor, LocalReconstructor, TransposedReconstructor
 from models.layers.attention import AdditiveAttention
-from models.layers.lstm_decoder import ForcedStates, LstmDecoder
 from models.losses.cross_entropy import CrossEntropy
 from models.training.objective import Objective
-from models.types import EOS
+from models.types import EOS, TeacherForcedStates
 from tests.models.captioners.captioner_checks import (
     Array,
     alone,
@@ -47,11 +46,11 @@ def toy_recnet(base: str = "sa_lstm", reconstructor: str = "local", **changes: A
     return opinionated(build_recnet(recnet_options(base, reconstructor, **changes), SIZES, VOCABULARY))
 
 
-def toy_states() -> ForcedStates:
+def toy_states() -> TeacherForcedStates:
     """Two captions of 3 and 2 real steps, hidden size 2, over 3 frames."""
     torch.manual_seed(3)
     attention = torch.softmax(torch.randn(4, 2, 3), -1)
-    return ForcedStates(torch.randn(2, 4, 2), attention.transpose(0, 1))
+    return TeacherForcedStates(torch.randn(2, 4, 2), attention.transpose(0, 1))
 
 
 def additive(attention: AdditiveAttention, rows: list[Array], query: Array) -> Array:
@@ -69,7 +68,7 @@ def additive(attention: AdditiveAttention, rows: list[Array], query: Array) -> A
 
 def test_a_forced_pass_returns_the_states_and_attention_of_its_steps() -> None:
     captioner, batch = toy_recnet(), toy_batch(videos=3, captions=1)
-    said = captioner.forced_pass(batch)
+    said = captioner.teacher_forced_pass(batch)
     decoder = captioner.decoder
     assert isinstance(decoder, LstmDecoder) and isinstance(decoder.reader, AdditiveAttention)
     assert said.states is not None and batch.tokens is not None
@@ -90,11 +89,11 @@ def test_a_forced_pass_returns_the_states_and_attention_of_its_steps() -> None:
             cell = cell / (1 + np.exp(-keep)) + np.tanh(new) / (1 + np.exp(-enter))
             hidden = np.tanh(cell) / (1 + np.exp(-leave))
             assert said.states.hidden[n, i].tolist() == pytest.approx(hidden.tolist(), abs=1e-5)
-        assert i == said.real[n].sum() - 1  # the step that says EOS is the last
+        assert i == said.valid[n].sum() - 1  # the step that says EOS is the last
 
 
 def test_the_global_reconstructor_equals_equations_6_and_7() -> None:
-    states, net = toy_states(), GlobalNet(hidden=2, size=5)
+    states, net = toy_states(), GlobalReconstructor(hidden=2, size=5)
     rebuilt = net(states, WORDS, FRAMES)
     for n in range(2):
         real = [array(h) for h, there in zip(states.hidden[n], WORDS[n], strict=True) if there]
@@ -107,7 +106,7 @@ def test_the_global_reconstructor_equals_equations_6_and_7() -> None:
 
 
 def test_the_local_reconstructor_equals_equations_9_to_11() -> None:
-    states, net = toy_states(), LocalNet(hidden=2, size=5, attention=4)
+    states, net = toy_states(), LocalReconstructor(hidden=2, size=5, attention=4)
     rebuilt = net(states, WORDS, FRAMES)
     for n in range(2):
         real = [array(h) for h, there in zip(states.hidden[n], WORDS[n], strict=True) if there]
@@ -121,7 +120,7 @@ def test_the_local_reconstructor_equals_equations_9_to_11() -> None:
 
 
 def test_the_transposed_reconstructor_reads_words_as_the_decoder_read_frames() -> None:
-    states, net = toy_states(), TransposedNet(hidden=2, size=5)
+    states, net = toy_states(), TransposedReconstructor(hidden=2, size=5)
     rebuilt, alpha = net(states, WORDS, FRAMES), array(states.attention)
     for n in range(2):
         z, m = np.zeros(5), np.zeros(5)
@@ -132,7 +131,7 @@ def test_the_transposed_reconstructor_reads_words_as_the_decoder_read_frames() -
 
 
 def test_frames_that_are_not_real_change_nothing_wherever_they_stand() -> None:
-    states, net = toy_states(), LocalNet(hidden=2, size=5, attention=4)
+    states, net = toy_states(), LocalReconstructor(hidden=2, size=5, attention=4)
     plain = net(states, WORDS, torch.ones(2, 2, dtype=torch.bool)).rows
     holes = net(states, WORDS, torch.tensor([[False, True, False, True]] * 2)).rows
     assert torch.allclose(holes[:, [1, 3]], plain, atol=1e-6)

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss, global_distance, local_distance
-from models.captioners.recnet.reconstructors import GlobalNet, Reconstruction, Reconstructor, Target
+from models.captioners.recnet.reconstructors import (
+    GlobalReconstructor,
+    Reconstruction,
+    ReconstructionTarget,
+    Reconstructor,
+)
 from models.losses.cross_entropy import CrossEntropy
 from models.training.objective import Objective, Term
 from models.types import PAD, Batch, Memory
@@ -22,15 +27,15 @@ def test_distances_worked_out_by_hand() -> None:
     # Video 0 has two real frames (3, 4) and (0, 0), and one that is not; video 1 has one.
     rows = torch.tensor([[[3.0, 4.0], [0.0, 0.0], [9.0, 9.0]], [[1.0, 1.0], [9.0, 9.0], [9.0, 9.0]]])
     frames = torch.tensor([[True, True, False], [True, False, False]])
-    target = Target(rows.masked_fill(~frames.unsqueeze(-1), 0.0), frames.unsqueeze(-1))
-    owner = torch.tensor([0, 1, 0])
-    rebuilt = Reconstruction(torch.zeros(3, 3, 2), frames[owner], length=3, per_frame=True)
-    assert local_distance(rebuilt, target, owner).tolist() == pytest.approx([2.5, 2**0.5, 2.5])  # (5 + 0) / 2
-    assert global_distance(rebuilt, target, owner).tolist() == pytest.approx([2.5, 2**0.5, 2.5])  # |(1.5, 2)|
+    target = ReconstructionTarget(rows.masked_fill(~frames.unsqueeze(-1), 0.0), frames.unsqueeze(-1))
+    video_index = torch.tensor([0, 1, 0])
+    rebuilt = Reconstruction(torch.zeros(3, 3, 2), frames[video_index], length=3, per_frame=True)
+    assert local_distance(rebuilt, target, video_index).tolist() == pytest.approx([2.5, 2**0.5, 2.5])  # (5 + 0) / 2
+    assert global_distance(rebuilt, target, video_index).tolist() == pytest.approx([2.5, 2**0.5, 2.5])  # |(1.5, 2)|
     rebuilt = replace(rebuilt, rows=torch.ones(3, 3, 2))
     by_frame = [(13**0.5 + 2**0.5) / 2, 0.0, (13**0.5 + 2**0.5) / 2]
-    assert local_distance(rebuilt, target, owner).tolist() == pytest.approx(by_frame)
-    assert global_distance(rebuilt, target, owner).tolist() == pytest.approx([1.25**0.5, 0.0, 1.25**0.5])
+    assert local_distance(rebuilt, target, video_index).tolist() == pytest.approx(by_frame)
+    assert global_distance(rebuilt, target, video_index).tolist() == pytest.approx([1.25**0.5, 0.0, 1.25**0.5])
 
 
 @pytest.mark.parametrize(
@@ -38,11 +43,11 @@ def test_distances_worked_out_by_hand() -> None:
 )
 def test_the_loss_equals_a_loop_over_captions_and_frames(reconstructor: str, which: str) -> None:
     captioner, batch = toy_recnet("sa_lstm", reconstructor), toy_batch()
-    assert batch.owner is not None
-    rebuilt = captioner.rebuilt(batch)
+    assert batch.video_index is not None
+    rebuilt = captioner.reconstruct(batch)
     video = np.concatenate([array(batch.features[name]) for name in SIZES], axis=2)
     losses = []
-    for n, b in enumerate(batch.owner.tolist()):
+    for n, b in enumerate(batch.video_index.tolist()):
         frames = range(int(batch.masks["rgb"][b].sum()))
         z = array(rebuilt.rows[n])[array(rebuilt.mask[n]) > 0]
         loss = 0.0
@@ -74,7 +79,7 @@ def test_a_feature_that_a_video_lacks_is_not_asked_for() -> None:
     captioner, batch = toy_recnet(reconstructor="both"), toy_batch(videos=1, captions=1)
     batch.masks["motion"][:] = False
     batch.features["motion"][:] = torch.nan
-    rebuilt = captioner.rebuilt(batch).rows[0, :, :6]
+    rebuilt = captioner.reconstruct(batch).rows[0, :, :6]
     frames = int(batch.masks["rgb"].sum())
     expected = (rebuilt[:frames] - batch.features["rgb"][0, :frames]).norm(dim=1).mean().item()
     assert ReconstructionLoss("local")(captioner, batch).item() == pytest.approx(expected, rel=1e-5)
@@ -93,20 +98,20 @@ def test_a_feature_that_the_whole_batch_lacks_may_have_any_length() -> None:
 
 
 def test_rows_that_follow_each_other_in_time_are_rebuilt_in_that_order() -> None:
-    reconstructor = Reconstructor({"a": 2, "b": 2}, "time", GlobalNet(1, 2))
+    reconstructor = Reconstructor({"a": 2, "b": 2}, "time", GlobalReconstructor(1, 2))
     features = {"a": torch.randn(1, 2, 2), "b": torch.randn(1, 1, 2)}
     masks = {"a": torch.tensor([[True, False]]), "b": torch.tensor([[True]])}
     target = reconstructor.target(Batch(("v",), features, masks), length=3)
     assert torch.equal(target.rows[0, [0, 2]], torch.stack([features["a"][0, 0], features["b"][0, 0]]))
-    assert target.real[0, :, 0].tolist() == [True, False, True]
+    assert target.valid[0, :, 0].tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("reconstructor", ["global", "both", "transpose"])
 def test_a_video_without_any_feature_counts_for_nothing_and_gives_finite_gradients(reconstructor: str) -> None:
     captioner, batch = toy_recnet(reconstructor=reconstructor), toy_batch(videos=3, captions=1)
     term = ReconstructionLoss("global" if reconstructor == "global" else "both")
-    assert batch.tokens is not None and batch.owner is not None
-    others = replace(batch, tokens=batch.tokens[[0, 2]], owner=batch.owner[[0, 2]])
+    assert batch.tokens is not None and batch.video_index is not None
+    others = replace(batch, tokens=batch.tokens[[0, 2]], video_index=batch.video_index[[0, 2]])
     expected = term(captioner, others).item()
     for name in SIZES:
         batch.features[name][1] = torch.nan
@@ -149,13 +154,13 @@ def test_the_terms_of_an_objective_look_at_one_pass() -> None:
 def test_what_is_shared_ends_with_the_step_and_is_never_anothers() -> None:
     captioner, batch = toy_recnet(), toy_batch()
     with captioner.sharing():
-        first = captioner.forced_pass(batch)
-        assert captioner.forced_pass(batch) is first
-        assert captioner.forced_pass(replace(batch)) is not first
+        first = captioner.teacher_forced_pass(batch)
+        assert captioner.teacher_forced_pass(batch) is first
+        assert captioner.teacher_forced_pass(replace(batch)) is not first
         with torch.no_grad():
-            assert not captioner.forced_pass(batch).logits.requires_grad
-        assert captioner.forced_pass(batch) is first
-    assert captioner.forced_pass(batch) is not first
+            assert not captioner.teacher_forced_pass(batch).logits.requires_grad
+        assert captioner.teacher_forced_pass(batch) is first
+    assert captioner.teacher_forced_pass(batch) is not first
 
 
 def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
@@ -172,4 +177,4 @@ def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
     captioner = toy_recnet()
     captioner.decoder = WithoutStates()  # type: ignore[assignment]
     with pytest.raises(TypeError, match="WithoutStates does not return the states"):
-        captioner.rebuilt(batch)
+        captioner.reconstruct(batch)

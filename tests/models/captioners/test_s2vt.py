@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from models.captioner import Captioner
-from models.captioners.s2vt import S2vtOptions, build_s2vt
-from models.captioners.s2vt_decoder import S2vtDecoder
+from models.captioners.s2vt import S2vtDecoder, S2vtOptions, build_s2vt
 from models.losses.cross_entropy import CrossEntropy
 from models.training.objective import Objective
 from models.types import PAD, Memory

@@ -11,11 +11,10 @@ import torch
 from pydantic import ValidationError
 
 from models.captioners.vre.captioner import RefocusDecoder, VreCaptioner, VreOptions, build_vre
-from models.captioners.vre.encoder import ProductScores, RefocusEncoder
-from models.captioners.vre.key_frame_gru import KeyFrameGru
+from models.captioners.vre.encoder import KeyFrameGru, ProductScores, RefocusEncoder
 from models.captioners.vre.key_frame_loss import RefocusLoss, RewardMemory, StepLoss
+from models.decoding.greedy_and_sampling import greedy
 from models.decoding.scheduled_sampling import ScheduledSampling
-from models.decoding.search import greedy
 from models.losses.cross_entropy import CrossEntropy
 from models.training.loop import FitOptions, fit
 from models.training.objective import Objective
@@ -174,9 +173,9 @@ def test_equations_12_to_16_and_algorithm_2_by_hand() -> None:
 @every_variant
 def test_forcing_a_caption_equals_stepping_through_it(variant: str) -> None:
     captioner, batch = _captioner(variant), _batch()
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     forced = captioner(batch)
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     state = captioner.decoder.start(memory)
     for t in range(batch.tokens.shape[1] - 1):
         logits, state, weights = captioner.decoder.step(batch.tokens[:, t], state, memory)
@@ -234,7 +233,7 @@ def test_missing_features_give_numbers_and_gradients(variant: str) -> None:
 
 def test_both_steps_losses_are_those_of_each_step_by_itself() -> None:
     captioner, batch = _captioner(), _batch()
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     found = captioner.step_losses(batch)
     targets, expected = batch.tokens[:, 1:], []
     for steps in (1, 2):
@@ -244,7 +243,7 @@ def test_both_steps_losses_are_those_of_each_step_by_itself() -> None:
     assert torch.allclose(found.first, expected[0], atol=1e-4)
     assert torch.allclose(found.second, expected[1], atol=1e-4)
     assert not torch.allclose(found.first, found.second)
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     assert torch.equal(found.key, memory.extras["key_frame"]) and torch.equal(found.mask, memory.mask)
 
 

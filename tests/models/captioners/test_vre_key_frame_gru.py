@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.captioners.vre.key_frame_gru import KeyFrameGru
+from models.captioners.vre.encoder import KeyFrameGru
 
 
 def _by_hand(net: KeyFrameGru, rows: torch.Tensor, key: int) -> torch.Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from models.decoding.beam_search import beam
 from models.decoding.ensemble import Ensemble, mean_log_probs
-from models.decoding.likelihood import caption_log_probs, token_log_probs
-from models.decoding.search import beam, greedy, sample
+from models.decoding.greedy_and_sampling import greedy, sample
 from models.types import BOS, EOS, PAD
+from tests.models.caption_likelihood import caption_log_probs, token_log_probs
 from tests.models.toy_captions import toy_batch, toy_captioner, toy_features
 
 
@@ -32,9 +33,9 @@ def test_forced_probabilities_are_the_mean_of_the_members() -> None:
     expected = torch.stack([part(batch).exp() for part in parts]).mean(0)
     together = Ensemble(parts).eval()
     assert torch.allclose(together(batch).exp(), expected, atol=1e-6)
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     token_wise = token_log_probs(together, batch).sum(1)
-    whole = caption_log_probs(together, batch.features, batch.masks, batch.tokens, batch.owner)
+    whole = caption_log_probs(together, batch.features, batch.masks, batch.tokens, batch.video_index)
     assert torch.allclose(token_wise, whole, atol=1e-4)
 
 

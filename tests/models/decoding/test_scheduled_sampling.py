@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from models.captioner import Captioner
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
-from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling, mixed_words
+from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling, mix_tokens
 from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
 from models.training.objective import Objective
 from models.types import BOS, EOS, PAD, Batch, Memory, State
@@ -39,8 +39,8 @@ def test_a_schedule_that_makes_no_sense_is_refused(points: tuple[tuple[int, floa
 
 
 def memory_of(captioner: Captioner, batch: Batch) -> Memory:
-    assert batch.owner is not None
-    return captioner.encode(batch.features, batch.masks).select(batch.owner)
+    assert batch.video_index is not None
+    return captioner.encode(batch.features, batch.masks).select(batch.video_index)
 
 
 @pytest.mark.parametrize("captioner", [toy_captioner(), toy_glrg(), toy_recnet("s2vt")])
@@ -89,7 +89,7 @@ def test_each_word_is_true_with_its_probability_and_on_its_own(truth: float) -> 
     torch.manual_seed(0)
     tokens = torch.full((2000, 8), 5)
     tokens[:, 0], tokens[:, -1] = BOS, EOS
-    mixed = mixed_words(_Parrot(), tokens, NOTHING, truth, "argmax")
+    mixed = mix_tokens(_Parrot(), tokens, NOTHING, truth, "argmax")
     assert (mixed[:, 0] == BOS).all() and (mixed[:, -1] == EOS).all()
     middle = mixed[:, 1:-1]
     assert ((middle == 5) | (middle == 9)).all()
@@ -104,7 +104,7 @@ def test_a_drawn_word_follows_the_decoders_distribution_and_padding_stays() -> N
     tokens = torch.full((2000, 4), 5)
     tokens[:, 0], tokens[:, -1] = BOS, PAD
     tokens[1000:, 2] = PAD
-    mixed = mixed_words(_Parrot(), tokens, NOTHING, 0.0, "sample")
+    mixed = mix_tokens(_Parrot(), tokens, NOTHING, 0.0, "sample")
     expected = torch.softmax(torch.tensor([5.0] + [0.0] * (VOCABULARY - 3)), 0)[0].item()
     assert (mixed[:, 1] == 9).float().mean().item() == pytest.approx(expected, abs=0.03)
     assert not ((mixed[:, 1] == PAD) | (mixed[:, 1] == BOS)).any() and len(mixed[:, 1].unique()) > 5
@@ -124,7 +124,7 @@ def test_truth_alone_draws_nothing_and_steps_through_nothing(monkeypatch: pytest
     captioner, batch = toy_captioner(), toy_batch()
     assert batch.tokens is not None
     memory, real = memory_of(captioner, batch), batch.tokens[:, 1:] != PAD
-    plain = captioner.decoder.forced(batch.tokens, memory, real)
+    plain = captioner.decoder.teacher_forced(batch.tokens, memory, real)
     monkeypatch.setattr(captioner.decoder, "step", None)
     before = torch.get_rng_state()
     assert torch.equal(captioner.word_logits(batch, truth=1.0)[0], plain)

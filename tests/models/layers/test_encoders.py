@@ -7,7 +7,13 @@ import math
 import pytest
 import torch
 
-from models.layers.attention import AdditiveAttention, MeanContext, ignoring_the_smallest, masked_softmax
+from models.layers.attention import (
+    AdditiveAttention,
+    AttentionSoftmax,
+    MeanContext,
+    dropping_smallest_weights,
+    masked_softmax,
+)
 from models.layers.temporal_encoder import TemporalEncoder, masked_mean
 from models.types import Memory
 
@@ -103,7 +109,7 @@ def test_the_smallest_weights_are_ignored_on_request_and_the_others_sum_to_one_a
         [[0.4, 0.1, 0.3, 0.2], [0.25, 0.25, 0.25, 0.25], [0.1, 0.9, 5.0, 5.0], [9.0, 9.0, 9.0, 9.0]]
     ).log()
     mask = torch.tensor([[True] * 4, [True] * 4, [True, True, False, False], [False] * 4])
-    plain = masked_softmax(scores, mask)
+    softmax, plain = AttentionSoftmax(), masked_softmax(scores, mask)
     expected = {
         0.0: plain.tolist(),
         0.49: [[4 / 9, 0, 3 / 9, 2 / 9], [1 / 3, 1 / 3, 1 / 3, 0], [0.1, 0.9, 0, 0], [0] * 4],
@@ -112,14 +118,14 @@ def test_the_smallest_weights_are_ignored_on_request_and_the_others_sum_to_one_a
         1.0: [[0] * 4] * 4,
     }
     for share, rows in expected.items():
-        with ignoring_the_smallest(share):
-            found = masked_softmax(scores, mask)
+        with dropping_smallest_weights(softmax, share):
+            found = softmax(scores, mask)
         assert torch.allclose(found, torch.tensor(rows, dtype=torch.float32), atol=1e-6), share
-    assert torch.equal(masked_softmax(scores, mask), plain)
+    assert torch.equal(softmax(scores, mask), plain)
 
 
 def test_how_many_weights_are_ignored_does_not_depend_on_how_a_share_is_rounded() -> None:
-    mask = torch.ones(1, 100, dtype=torch.bool)
+    mask, softmax = torch.ones(1, 100, dtype=torch.bool), AttentionSoftmax()
     for hundredths in range(101):
-        with ignoring_the_smallest(hundredths / 100):
-            assert int((masked_softmax(torch.arange(100.0).unsqueeze(0) / 50, mask) == 0).sum()) == hundredths
+        with dropping_smallest_weights(softmax, hundredths / 100):
+            assert int((softmax(torch.arange(100.0).unsqueeze(0) / 50, mask) == 0).sum()) == hundredths

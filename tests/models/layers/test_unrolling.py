@@ -9,7 +9,7 @@ from torch import nn
 from models.captioner import Captioner
 from models.captioners.gld import TopDownOptions
 from models.captioners.vre.captioner import VreOptions
-from models.layers.output_layer import WordLayer
+from models.layers.output_layer import OutputLayer
 from models.layers.unrolling import Unrolling
 from models.types import EOS, PAD, Memory
 from models.zoo import build_captioner
@@ -30,10 +30,10 @@ def test_no_step_is_taken_behind_the_end_of_most_captions() -> None:
 def test_what_is_packed_comes_back_to_its_place() -> None:
     real = real_up_to(1, 4, 0, 2, 4, steps=5)
     steps, x = Unrolling(real), torch.arange(5 * 5 * 2.0).view(5, 5, 2) + 1
-    packed = steps.packed(x)
+    packed = steps.pack(x)
     assert len(packed) == sum(steps.counts) < 25
-    assert torch.equal(steps.real(packed), x[real])
-    spread = steps.spread(packed)
+    assert torch.equal(steps.valid(packed), x[real])
+    spread = steps.unpack(packed)
     assert torch.equal(spread[real], x[real]) and bool(((spread == x) | (spread == 0)).all())
 
 
@@ -48,10 +48,10 @@ def test_each_step_is_that_of_its_own_caption_and_memory() -> None:
         return ((state[0] + now + memory.extras["again"] * memory.tokens[:, 0],),)
 
     found = torch.cat(
-        [state[0] for (state,) in steps.run(advance, steps.packed(entering), memory, lambda m: (m.summary,))]
+        [state[0] for (state,) in steps.run(advance, steps.pack(entering), memory, lambda m: (m.summary,))]
     )
     expected = names.unsqueeze(1) + (entering + names.unsqueeze(1) ** 2).cumsum(1)
-    assert torch.equal(steps.real(found), expected[real])
+    assert torch.equal(steps.valid(found), expected[real])
 
 
 def unrolled(kind: str) -> Captioner:
@@ -91,9 +91,9 @@ def test_leaving_steps_out_changes_neither_logits_nor_gradients(kind: str) -> No
 @pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down"])
 def test_the_gradients_of_a_whole_caption_are_those_of_its_steps(kind: str) -> None:
     captioner, batch = unrolled(kind), toy_batch(videos=6, captions=3, words=9)
-    assert batch.tokens is not None and batch.owner is not None
+    assert batch.tokens is not None and batch.video_index is not None
     real = batch.tokens[:, 1:] != PAD
-    memory = captioner.encode(batch.features, batch.masks).select(batch.owner)
+    memory = captioner.encode(batch.features, batch.masks).select(batch.video_index)
     state, said = captioner.decoder.start(memory), []
     for token in batch.tokens[:, :-1].unbind(1):
         logits, state, _ = captioner.decoder.step(token, state, memory)
@@ -111,7 +111,7 @@ def test_the_gradients_of_a_whole_caption_are_those_of_its_steps(kind: str) -> N
 @pytest.mark.parametrize("words", [11, 16, 33])
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (0,)])
 def test_the_word_layer_is_a_linear_layer(words: int, shape: tuple[int, ...]) -> None:
-    layer, plain = WordLayer(7, words), nn.Linear(7, words)
+    layer, plain = OutputLayer(7, words), nn.Linear(7, words)
     plain.load_state_dict(layer.state_dict())
     hidden = torch.randn(*shape, 7, requires_grad=True)
     again = hidden.detach().clone().requires_grad_()

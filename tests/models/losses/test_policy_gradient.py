@@ -19,9 +19,8 @@ from models.captioners.lstm import SaLstmOptions
 from models.captioners.recnet.captioner import RecNetOptions
 from models.captioners.s2vt import S2vtOptions
 from models.captioners.vre.captioner import VreOptions
-from models.decoding.likelihood import chosen
-from models.decoding.search import greedy, sample
-from models.losses.policy_gradient import PolicyGradient, freely_said, policy_log_probs, signs_of_collapse
+from models.decoding.greedy_and_sampling import greedy, sample
+from models.losses.policy_gradient import PolicyGradient, chosen, chosen_tokens, policy_log_probs, signs_of_collapse
 from models.metrics.ngrams import NgramIndex
 from models.rewards.baselines import (
     BaselineOptions,
@@ -79,7 +78,7 @@ def probabilities(captioner: Captioner, batch: Batch, temperature: float = 1.0) 
 def summed(captioner: Captioner, batch: Batch, said: Tensor, temperature: float = 1.0) -> Tensor:
     """log p (N,) of captions (N, L) of one video, from the words that they were free to choose."""
     free = chosen(said)
-    told = Decoded(freely_said(said).unsqueeze(0), torch.zeros(1, len(said)))
+    told = Decoded(chosen_tokens(said).unsqueeze(0), torch.zeros(1, len(said)))
     return torch.zeros(free.shape).masked_scatter(free, policy_log_probs(captioner, batch, told, temperature)).sum(1)
 
 
@@ -211,7 +210,7 @@ def test_words_that_earn_differently_are_weighed_one_by_one() -> None:
     loss = PolicyGradient(by_place, NUMBERS, 2, 4, NoBaseline())(captioner, batch)
     torch.manual_seed(1)
     found = sample(captioner, batch.features, batch.masks, 4, 2)
-    words = policy_log_probs(captioner, batch, replace(found, tokens=freely_said(found.tokens)))
+    words = policy_log_probs(captioner, batch, replace(found, tokens=chosen_tokens(found.tokens)))
     places = torch.arange(1.0, 6.0).expand(found.tokens.shape)[chosen(found.tokens)]
     assert loss.item() == pytest.approx((-(places * words).sum() / len(words)).item(), rel=1e-6)
 
@@ -269,9 +268,9 @@ def test_modes_are_put_back_and_only_sampling_and_dropout_draw_chances(dropout: 
     plain = toy_captioner(dropout=0.0)
     torch.manual_seed(5)
     drawn = sample(plain, batch.features, batch.masks, 4, 2).tokens.flatten(0, 1)
-    assert torch.equal(seen[0], freely_said(drawn)) == (dropout != "both")
+    assert torch.equal(seen[0], chosen_tokens(drawn)) == (dropout != "both")
     best = greedy(plain, batch.features, batch.masks, 4).tokens[:, 0]
-    assert torch.equal(seen[1], freely_said(best)), "greedy is in eval mode"
+    assert torch.equal(seen[1], chosen_tokens(best)), "greedy is in eval mode"
 
 
 def test_two_steps_draw_different_samples_without_dropout() -> None:
@@ -363,10 +362,10 @@ def test_statistics_say_what_was_drawn() -> None:
     loss(captioner, batch)
     torch.manual_seed(2)
     found = sample(captioner, batch.features, batch.masks, 4, 3)
-    said = freely_said(found.tokens).flatten(0, 1)
-    owner = torch.arange(4).repeat_interleave(3)
-    earned = reward(said, torch.tensor([2, 0, 3, 1])[owner])
-    advantages = against_samples(earned, owner, leave_one_out=True)
+    said = chosen_tokens(found.tokens).flatten(0, 1)
+    video_index = torch.arange(4).repeat_interleave(3)
+    earned = reward(said, torch.tensor([2, 0, 3, 1])[video_index])
+    advantages = against_samples(earned, video_index, leave_one_out=True)
     figures = loss.statistics
     assert all(type(value) is float for value in figures.values())
     assert figures["reward"] == pytest.approx(earned.mean().item())

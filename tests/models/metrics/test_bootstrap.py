@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from models.scores import bootstrap
 
+from models.metrics import bootstrap
 from models.metrics.bootstrap import LENGTH, _draws, _scores_of_draws, compare, intervals
 from models.metrics.corpus import CorpusScores, score_corpus
 from models.metrics.meteor_statistics import MeteorScores, meteor_of, summable

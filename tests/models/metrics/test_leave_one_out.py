@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.scores import leave_one_out as leave_one_out_module
 
+from models.metrics import leave_one_out as leave_one_out_module
 from models.metrics.document_frequencies import DocumentFrequencies
 from models.metrics.leave_one_out import SCORES, leave_one_out, weigh
 from models.metrics.ngrams import NgramIndex

@@ -10,9 +10,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from models.scores import meteor as meteor_module
 from pycocoevalcap.meteor.meteor import Meteor as TheirMeteor
 
+from models.metrics import meteor as meteor_module
 from models.metrics.java import JavaFailed, NoJava, find_java, java_tokenize, packaged_jar
 from models.metrics.meteor import CHUNK, Meteor
 

@@ -8,8 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from models.scores import java as java_module
 
+from models.metrics import java as java_module
 from models.metrics.java import JavaFailed, NoJava, find_java, packaged_jar
 from models.metrics.spice import CORENLP_JARS, spice
 from tests.models.metrics.test_java import fake_java

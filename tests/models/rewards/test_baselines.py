@@ -55,26 +55,26 @@ def test_own_samples(top: int | None, leave_one_out: bool, advantages: list[floa
 
 def test_own_samples_word_by_word() -> None:
     words = torch.tensor([[1.0, 5.0], [3.0, 1.0], [5.0, 3.0]])
-    owner = torch.zeros(3, dtype=torch.int64)
-    assert against_samples(words, owner).tolist() == [[-2, 2], [0, -2], [2, 0]]
-    assert against_samples(words, owner, top=1).tolist() == [[-4, 0], [-2, -4], [0, -2]]
-    assert against_samples(words, owner, top=1, leave_one_out=True).tolist() == [[-4, 2], [-2, -4], [2, -2]]
+    video_index = torch.zeros(3, dtype=torch.int64)
+    assert against_samples(words, video_index).tolist() == [[-2, 2], [0, -2], [2, 0]]
+    assert against_samples(words, video_index, top=1).tolist() == [[-4, 0], [-2, -4], [0, -2]]
+    assert against_samples(words, video_index, top=1, leave_one_out=True).tolist() == [[-4, 2], [-2, -4], [2, -2]]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0, 10, width=32), min_size=2, max_size=12), st.integers(1, 12), st.booleans())
 def test_each_position_is_a_sentence_of_its_own(values: list[float], top: int, leave_one_out: bool) -> None:
-    rewards, owner = torch.tensor(values), torch.zeros(len(values), dtype=torch.int64)
+    rewards, video_index = torch.tensor(values), torch.zeros(len(values), dtype=torch.int64)
     words = torch.stack([rewards, rewards.flip(0)], 1)
-    found = against_samples(words, owner, top, leave_one_out)
-    alone = against_samples(rewards, owner, top, leave_one_out)
+    found = against_samples(words, video_index, top, leave_one_out)
+    alone = against_samples(rewards, video_index, top, leave_one_out)
     assert found[:, 0].tolist() == pytest.approx(alone.tolist(), abs=1e-5)
     assert found[:, 1].tolist() == pytest.approx(alone.flip(0).tolist(), abs=1e-5)
 
 
 def test_a_lone_sample_has_no_others() -> None:
     assert against_samples(torch.tensor([3.0]), torch.tensor([0])).tolist() == [0]
-    with pytest.raises(ValueError, match="two samples a video"):
+    with pytest.raises(ValueError, match="two samples per video"):
         against_samples(torch.tensor([3.0]), torch.tensor([0]), leave_one_out=True)
 
 

@@ -17,7 +17,7 @@ from models.metrics.document_frequencies import DocumentFrequencies
 from models.metrics.ngrams import NgramIndex
 from models.metrics.rouge import rouge_l
 from models.metrics.sentences import Sentences, VideoCaptions
-from models.rewards.consensus import Consensus, ConsensusOptions, spoken
+from models.rewards.consensus import Consensus, ConsensusOptions, as_sentences
 from models.types import EOS, PAD
 
 CAPTION = st.lists(st.integers(4, 10), min_size=1, max_size=8)
@@ -47,10 +47,10 @@ def said(sentences: Sentences) -> list[list[int]]:
 
 def test_samples_stop_at_eos_and_unfinished_ones_have_none() -> None:
     samples = torch.tensor([[5, 6, EOS, 7, EOS], [5, PAD, 6, EOS, 7], [EOS, 5, 5, 5, 5], [5, 6, 7, 8, 9], [PAD] * 5])
-    assert said(spoken(samples, eos=True)) == [[5, 6, EOS], [5], [EOS], [5, 6, 7, 8, 9], []]
-    assert said(spoken(samples, eos=False)) == [[5, 6], [5], [], [5, 6, 7, 8, 9], []]
+    assert said(as_sentences(samples, eos=True)) == [[5, 6, EOS], [5], [EOS], [5, 6, 7, 8, 9], []]
+    assert said(as_sentences(samples, eos=False)) == [[5, 6], [5], [], [5, 6, 7, 8, 9], []]
     with pytest.raises(ValueError, match=r"\(N, T\)"):
-        spoken(torch.tensor([5, 6]), eos=True)
+        as_sentences(torch.tensor([5, 6]), eos=True)
 
 
 def test_what_follows_eos_changes_nothing() -> None:

@@ -10,7 +10,7 @@ from models.rewards.global_discriminative import (
     GlobalDiscriminative,
     GlobalOptions,
     batch_reward,
-    nearest_numbers,
+    nearest_indices,
     neighbour_reward,
 )
 from models.types import EOS, PAD
@@ -39,7 +39,7 @@ def test_against_the_minibatch_by_hand() -> None:
 
 
 def test_neighbours_become_numbers() -> None:
-    found = nearest_numbers(["a", "b", "c", "d"], {"a": "c", "b": "a", "c": "gone"})
+    found = nearest_indices(["a", "b", "c", "d"], {"a": "c", "b": "a", "c": "gone"})
     assert found.tolist() == [2, 0, -1, -1]
 
 

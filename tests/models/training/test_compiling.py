@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.captioner import Captioner
-from models.training.compiling import compile_parts
+from models.training.compiling import compile_modules
 from models.training.loop import fit
 from tests.models.toy_captions import toy_captioner
 from tests.models.training.test_loop import OBJECTIVE, ToyBatches, options
@@ -24,6 +24,6 @@ def losses(captioner: Captioner) -> list[float]:
 def test_a_compiled_training_is_the_same_but_for_rounding() -> None:
     plain, compiled = toy_captioner(), toy_captioner()
     names = list(compiled.state_dict())
-    assert compile_parts(compiled) == 2
+    assert compile_modules(compiled) == 2
     assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
     assert list(compiled.state_dict()) == names

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.captioner import Captioner
-from models.decoding.search import sample
+from models.decoding.greedy_and_sampling import sample
 from models.losses.cross_entropy import CrossEntropy
 from models.training.loop import (
     FitOptions,
@@ -42,7 +42,7 @@ class ToyBatches:
 
 
 def options(**changes: object) -> FitOptions:
-    values = {"epochs": 3, "learning_rate": 1e-2, "weight_decay": 1e-3, "clip": 1.0, "warmup_steps": 2}
+    values = {"epochs": 3, "learning_rate": 1e-2, "weight_decay": 1e-3, "gradient_clip": 1.0, "warmup_steps": 2}
     return FitOptions.model_validate({**values, "schedule": "cosine", **changes})
 
 
@@ -73,7 +73,7 @@ def run(how: FitOptions, state: TrainState | None = None) -> tuple[list[Progress
 
 @pytest.mark.parametrize(("optimiser", "average"), [("adam", 0.0), ("adamw", 0.0), ("adadelta", 0.0), ("adam", 0.8)])
 def test_going_on_from_any_step_equals_never_having_stopped(optimiser: str, average: float) -> None:
-    how = options(optimiser=optimiser, average=average)
+    how = options(optimiser=optimiser, ema_decay=average)
     seen, weights, states = run(how)
     assert [p.step for p in seen] == list(range(1, 13))
     for stop in (1, 3, 4, 6, 11):
@@ -131,18 +131,18 @@ def test_the_kept_weights_are_the_running_mean_and_training_does_not_notice() ->
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     torch.manual_seed(5)
     expected = {name: tensor.double().clone() for name, tensor in model.state_dict().items()}
-    for progress in fit(model, OBJECTIVE, ToyBatches(), options(average=0.5)):
+    for progress in fit(model, OBJECTIVE, ToyBatches(), options(ema_decay=0.5)):
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         kept = min(0.5, progress.step / (progress.step + 9))
         for name in names:
             expected[name] = kept * expected[name] + (1 - kept) * own[name].double()
-        with progress.kept():
+        with progress.averaged():
             found = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         assert all(torch.equal(own[name], tensor) for name, tensor in model.state_dict().items())
         assert all(torch.allclose(found[name].double(), expected[name], atol=1e-6) for name in names)
         assert any(not torch.equal(found[name], own[name]) for name in names)
     assert all(torch.equal(plain[name], tensor) for name, tensor in model.state_dict().items())
-    assert not states[-1].mean_weights(), "none are kept where none are asked for"
+    assert not states[-1].averaged_weights(), "none are kept where none are asked for"
 
 
 def test_undisturbed_keeps_a_part_that_was_frozen_in_eval_mode() -> None:
@@ -193,7 +193,9 @@ def test_clipping_bounds_the_step_and_zero_turns_it_off() -> None:
     def first_step(clip: float) -> tuple[float, float]:
         model = toy_captioner()
         before = model.decoder.embed.weight.detach().clone()  # type: ignore[attr-defined]
-        how = options(epochs=1, clip=clip, optimiser="adadelta", schedule="constant", warmup_steps=0, weight_decay=0)
+        how = options(
+            epochs=1, gradient_clip=clip, optimiser="adadelta", schedule="constant", warmup_steps=0, weight_decay=0
+        )
         progress = next(iter(fit(model, OBJECTIVE, ToyBatches(), how)))
         after = model.decoder.embed.weight  # type: ignore[attr-defined]
         return progress.gradient_norm, (after - before).norm().item()
@@ -217,7 +219,7 @@ def test_a_snapshot_of_other_batches_is_refused() -> None:
     class Fewer(ToyBatches):
         steps_per_epoch = 3
 
-    with pytest.raises(ValueError, match="taken with 4 batches an epoch, now there are 3"):
+    with pytest.raises(ValueError, match="taken with 4 batches per epoch, now there are 3"):
         list(fit(fresh(), OBJECTIVE, Fewer(), options(), states[0]))
 
 
@@ -251,7 +253,9 @@ def test_half_precision_is_never_on_for_a_cpu() -> None:
 def test_a_process_that_joins_has_the_weights_of_the_snapshot_and_chances_of_its_own() -> None:
     _, _, states = run(options())
     drawn = []
-    for rank, state in enumerate([states[4], states[4], states[4].beside({"rng.2.cpu": states[7].tensors["rng.cpu"]})]):
+    for rank, state in enumerate(
+        [states[4], states[4], states[4].with_tensors({"rng.2.cpu": states[7].tensors["rng.cpu"]})]
+    ):
         model = fresh()
         optimiser = torch.optim.Adam(model.parameters())
         assert restore(state, model, optimiser, STEPS, rank) == 5
@@ -265,19 +269,19 @@ def test_a_process_that_joins_has_the_weights_of_the_snapshot_and_chances_of_its
 def test_parts_of_a_batch_add_up_to_the_whole() -> None:
     """What `Ranks` does with losses: each part's mean, weighed by its share of tokens, is the mean of all tokens."""
     batch, model = toy_batch(videos=4), toy_captioner()
-    tokens, owner = batch.tokens, batch.owner
-    assert tokens is not None and owner is not None
+    tokens, video_index = batch.tokens, batch.video_index
+    assert tokens is not None and video_index is not None
     parts = []
     for rows in ([0], [1, 2, 3]):
-        mine = [n for n, video in enumerate(owner.tolist()) if video in rows]
+        mine = [n for n, video in enumerate(video_index.tolist()) if video in rows]
         part = Batch(
             tuple(batch.video_ids[row] for row in rows),
             {name: x[rows] for name, x in batch.features.items()},
             {name: x[rows] for name, x in batch.masks.items()},
             tokens[mine],
-            torch.tensor([rows.index(video) for video in owner[mine].tolist()]),
+            torch.tensor([rows.index(video) for video in video_index[mine].tolist()]),
         )
-        parts.append(OBJECTIVE.parts(model, part)["xe"])
+        parts.append(OBJECTIVE.counted(model, part)["xe"])
     assert {count for _, count in parts} != {parts[0][1]}, "the parts differ in size"
     whole = sum(loss.item() * count for loss, count in parts) / sum(count for _, count in parts)
     assert whole == pytest.approx(OBJECTIVE(model, batch)[0].item(), rel=1e-5)

@@ -100,11 +100,13 @@ def test_captions_come_without_repeats_and_belong_to_their_video(batches: Captio
     drawn: Counter[str] = Counter()
     for epoch in range(20):
         for batch in batches(epoch, 0):
-            assert batch.tokens is not None and batch.owner is not None
+            assert batch.tokens is not None and batch.video_index is not None
             assert len(set(batch.caption_ids)) == len(batch.caption_ids)
-            per_video = Counter(batch.owner.tolist())
+            per_video = Counter(batch.video_index.tolist())
             assert per_video == {row: min(2, len(CAPTIONS[id])) for row, id in enumerate(batch.video_ids)}
-            for name, owner, tokens in zip(batch.caption_ids, batch.owner.tolist(), batch.tokens.tolist(), strict=True):
+            for name, owner, tokens in zip(
+                batch.caption_ids, batch.video_index.tolist(), batch.tokens.tolist(), strict=True
+            ):
                 id, _, n = name.partition("#")
                 assert id == batch.video_ids[owner]
                 assert [token for token in tokens if token != PAD] == CAPTIONS[id][INDICES[id].index(int(n))]

@@ -1,0 +1,104 @@
+"""Captions of files as text that people, spreadsheets, programs and video players read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from io import StringIO
+from typing import Literal
+
+from storage.files.sanitising import no_formula, no_formula_path, visible
+from storage.text.subtitles import Cue, render_srt, render_vtt
+
+Format = Literal["text", "jsonl", "csv", "srt", "vtt"]
+
+
+@dataclass(frozen=True)
+class ScoredCaption:
+    """A caption and its log-probability."""
+
+    caption: str
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class CaptionLine:
+    """The caption of a file, or of its part from `start` to `end` seconds; `n_best` if more than one was asked for."""
+
+    file: str
+    start: float
+    end: float
+    whole: bool
+    caption: str
+    log_prob: float
+    n_best: tuple[ScoredCaption, ...] = ()
+
+
+def render_text(lines: Sequence[CaptionLine]) -> str:
+    """One line per clip, for people; further captions below it."""
+    text = []
+    for line in lines:
+        label = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
+        text.append(f"{_one_line(label)}: {_one_line(line.caption)}\n")
+        scored = [
+            f"    {n}. {_one_line(scored.caption)}  ({scored.log_prob:.2f})\n"
+            for n, scored in enumerate(line.n_best, 1)
+        ]
+        text += scored
+    return "".join(text)
+
+
+def render_jsonl(lines: Sequence[CaptionLine]) -> str:
+    return "".join(json.dumps(as_row(line), ensure_ascii=False) + "\n" for line in lines)
+
+
+def render_csv(lines: Sequence[CaptionLine]) -> str:
+    """One row per caption; `rank` counts the n best from 1. No cell is a formula, which a spreadsheet would compute."""
+    out = StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
+    for line in lines:
+        for rank, scored in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
+            times = (f"{line.start:.3f}", f"{line.end:.3f}")
+            table.writerow(
+                [no_formula_path(line.file), *times, rank, no_formula(scored.caption), f"{scored.log_prob:.4f}"]
+            )
+    return out.getvalue()
+
+
+def _one_line(text: str) -> str:
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def as_row(line: CaptionLine) -> dict[str, object]:
+    """One object of JSON lines."""
+    row = asdict(line) | {"start": round(line.start, 3), "end": round(line.end, 3)}
+    if not line.n_best:
+        del row["n_best"]
+    return row
+
+
+def cues(lines: Iterable[CaptionLine]) -> list[Cue]:
+    return [Cue(line.start, line.end, line.caption) for line in lines]
+
+
+RENDERERS: dict[str, Callable[[Sequence[CaptionLine]], str]] = {
+    "text": render_text,
+    "jsonl": render_jsonl,
+    "csv": render_csv,
+    "srt": lambda lines: render_srt(cues(lines)),
+    "vtt": lambda lines: render_vtt(cues(lines)),
+}
+SUBTITLES = ("srt", "vtt")
+"""formats with one file per video"""
+
+
+def clock(seconds: float) -> str:
+    """75.25 -> 1:15.2"""
+    tenths = int(10 * seconds + 1e-6)
+    minutes, rest = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    shown = f"{minutes:02}" if hours else f"{minutes}"
+    return f"{f'{hours}:' if hours else ''}{shown}:{rest // 10:02}.{rest % 10}"

@@ -1,0 +1,121 @@
+"""What the report of one run shows, as plain values: the stage `report` fills them in, `rendering.py` makes HTML of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from storage.neighbours import NearDuplicates
+from tasks.reporting.published_scores import PublishedScores
+
+Box = tuple[float, float, float, float]
+"""left, top, right and bottom, from 0 to 1 of the frame"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of the whole run; `note` says on what it was measured, `interval` is its 95 % interval."""
+
+    name: str
+    value: float
+    higher_is_better: bool = True
+    note: str = ""
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One chart: every series is a list of (x, y)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Mapping[str, Sequence[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a frame that a word attends to: the frame's time in seconds, the box, the share of the attention."""
+
+    time: float
+    box: Box
+    weight: float
+
+
+@dataclass(frozen=True)
+class ReportClip:
+    """One video of the gallery.
+
+    `frames` are small WebP, JPEG or PNG images, all of one size, `frame_times` their seconds. `attention` is
+    (words, weights), weights being words x positions, which are spread evenly over the video if it is a `timeline`, else
+    are rows of several features. `regions` are those that each word attends to most. `key_time` is the second of the
+    frame that a refocusing encoder chose. `words` are what the tagger found, each with its probability."""
+
+    video_id: str
+    split: str
+    caption: str
+    log_prob: float | None = None
+    references: Sequence[str] = ()
+    scores: Mapping[str, float] = field(default_factory=dict)
+    frames: Sequence[bytes] = ()
+    frame_times: Sequence[float] = ()
+    attention: tuple[Sequence[str], Sequence[Sequence[float]]] | None = None
+    timeline: bool = True
+    regions: Sequence[Sequence[Region]] = ()
+    key_time: float | None = None
+    words: Sequence[tuple[str, float]] = ()
+
+
+Verdict = Literal["told apart", "one of two", "mixed up", "same caption"]
+
+
+@dataclass(frozen=True)
+class DuplicateClips:
+    """Two near duplicates; `verdict`: whether each caption fits its own video better than the other one."""
+
+    first: ReportClip
+    second: ReportClip
+    distance: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """One stage: `state` is "ran" if this run did it, "reused" if an earlier one had; `seconds` is what it cost then."""
+
+    name: str
+    state: str
+    seconds: float | None
+    items: int | None
+    key: str
+    made_at: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ReportPage:
+    """Everything on the page. `summary` says in sentences what was run; `metadata` are (label, value);
+    `critical_warnings` must not be overlooked; `problems` are (item, kind, reason, where); `training_duplicates` are
+    (split, pair) of a split's videos and training videos, the closest first; `not_shown` says what could not be drawn."""
+
+    title: str
+    recipe_name: str
+    about: str
+    made_at: str
+    summary: Sequence[str] = ()
+    metadata: Sequence[tuple[str, str]] = ()
+    critical_warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    scores: Sequence[Score] = ()
+    curves: Sequence[Curve] = ()
+    masking: Curve | None = None
+    clips: Sequence[ReportClip] = ()
+    not_shown: Sequence[str] = ()
+    near_duplicates: Sequence[DuplicateClips] = ()
+    training_duplicates: Sequence[tuple[str, NearDuplicates]] = ()
+    problems: Sequence[tuple[str, str, str, str]] = ()
+    stages: Sequence[StageLine] = ()
+    recipe_yaml: str = ""
+    published: Sequence[PublishedScores] = ()
+    published_note: str = ""

@@ -1,8 +1,8 @@
 """Captions for your own videos in Python:
 
-from flows.caption import Captioner
+from flows.caption import VideoCaptioner
 
-captioner = Captioner.open("longtake-workspace")
+captioner = VideoCaptioner.open("longtake-workspace")
 print(captioner("video.mp4"))
 """
 
@@ -25,7 +25,7 @@ from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, execute_h
 from tasks.inference.user_files import Captioned, Cut, FileCaptioner
 
 
-class Captioner:
+class VideoCaptioner:
     """The captioner of a run that is finished, ready for files of any name and place."""
 
     def __init__(self, run: RunRecord, trained: TrainedRun, execute: ExecuteStage = execute_here) -> None:
@@ -39,7 +39,7 @@ class Captioner:
         run: str | None = None,
         retry_quarantined: bool = False,
         execute: ExecuteStage = execute_here,
-    ) -> Captioner:
+    ) -> VideoCaptioner:
         """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
         space = existing(Path(workspace))
         record = choose_run(space, run)

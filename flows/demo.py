@@ -22,7 +22,7 @@ def check_demo(name: str, settings: Sequence[str], draw: bool) -> None:
         _draw(world)
 
 
-def placed_recipe(
+def recipe_with_data(
     workspace: Workspace,
     name: str,
     settings: Sequence[str],

@@ -41,14 +41,14 @@ def page_options(recipe: Recipe) -> PageOptions:
 
 def build_report(workspace: Workspace, names: Sequence[str]) -> BuiltReport:
     """No name: the newest finished run. One: that run's page. Several: one page that compares them, with the first."""
-    runs = find_runs(workspace, names)
+    runs = choose_runs(workspace, names)
     pages = [_report_of(workspace, run) for run in runs]
     page = pages[0] if len(runs) == 1 else _comparison_of(workspace, runs, pages)
     _, computed = page.execute()
     return BuiltReport(page.folder / "report.html", runs, computed)
 
 
-def find_runs(workspace: Workspace, names: Sequence[str]) -> list[RunRecord]:
+def choose_runs(workspace: Workspace, names: Sequence[str]) -> list[RunRecord]:
     """Runs by id, by the beginning of an id, or by recipe: the newest scored run of it."""
     known = [run for run in load_runs(workspace) if "evaluate" in run.stages and run.state == "done"]
     if not known:

@@ -20,7 +20,7 @@ from storage.text.ptb_tokenizer import ptb_tokenize
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredFile:
     """The scores of one predictions file."""
 
     predictions: str
@@ -41,7 +41,7 @@ class Scored:
 class Comparison:
     """One or two scored files; differences are first minus second."""
 
-    scored: list[Scored]
+    scored: list[ScoredFile]
     differences: dict[str, Difference]
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def score_files(
     results = score_captions(words, {id: truth[id] for id in shared}, meteor, spice_jars)
     seen = [text for texts in read_reference_file(training).values() for text in cut(texts)] if training else None
     scored = [
-        Scored(
+        ScoredFile(
             predictions=str(path),
             items=len(shared),
             scores=result.figures(),
@@ -144,7 +144,7 @@ def _range(edges: tuple[float, float] | None, scale: float = 100) -> str:
     return f"{scale * edges[0]:.2f} to {scale * edges[1]:.2f}" if edges else ""
 
 
-def _figure(name: str, scored: Scored) -> str:
+def _figure(name: str, scored: ScoredFile) -> str:
     value = scored.diversity[name]
     if name == "Copied":
         return f"{100 * value:.1f} %"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.cli.options import typed
+from flows.cli.options import command_line
 from flows.cli.printing import print_next, print_problems
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan
@@ -53,17 +53,17 @@ def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bo
     todo = plan.to_do
     out.print(f"{len(todo)} of {len(plan.steps)} stages to do" if todo else "[green]Everything is done.[/]")
     if todo:
-        print_next((typed(workspace, *again), "does what is to do, and nothing else"))
+        print_next((command_line(workspace, *again), "does what is to do, and nothing else"))
     else:
-        print_next(*use_of_a_run(workspace, recipe.name))
+        print_next(*commands_after_run(workspace, recipe.name))
 
 
-def use_of_a_run(workspace: Workspace, recipe: str | None = None) -> list[tuple[str, str]]:
+def commands_after_run(workspace: Workspace, recipe: str | None = None) -> list[tuple[str, str]]:
     """What can be done with a finished run, the newest or that of a recipe: commands and what they do."""
     which = ("--run", recipe) if recipe else ()
     return [
-        (typed(workspace, "report", *which[1:]), "says where its report is"),
-        (typed(workspace, "caption", "my-videos", *which), "captions videos of your own"),
+        (command_line(workspace, "report", *which[1:]), "says where its report is"),
+        (command_line(workspace, "caption", "my-videos", *which), "captions videos of your own"),
     ]
 
 
@@ -75,14 +75,17 @@ def print_runs(workspace: Workspace, out: Console, as_json: bool) -> None:
     elif not runs:
         out.print("no runs yet")
         print_next(
-            (typed(workspace, "demo"), "tries everything on a drawn world"),
-            (typed(workspace, "run", "folder", "--data", "my-videos"), "trains on videos and captions of your own"),
+            (command_line(workspace, "demo"), "tries everything on a drawn world"),
+            (
+                command_line(workspace, "run", "folder", "--data", "my-videos"),
+                "trains on videos and captions of your own",
+            ),
         )
     else:
         _print_runs(runs[:20], out)
         known = next((run.recipe_name for run in runs if run.recipe_name in shipped_recipes()), "RECIPE")
-        stages = (typed(workspace, "status", known), "says of every stage whether it is done, and why not")
-        print_next(stages, *(use_of_a_run(workspace) if any(run.report for run in runs) else []))
+        stages = (command_line(workspace, "status", known), "says of every stage whether it is done, and why not")
+        print_next(stages, *(commands_after_run(workspace) if any(run.report for run in runs) else []))
 
 
 def feature_progress(plan: Plan) -> list[dict[str, Any]]:

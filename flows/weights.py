@@ -37,7 +37,7 @@ class WeightsRow:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedWeights:
     """What became of an import."""
 
     known: KnownWeights
@@ -62,7 +62,7 @@ def list_weights(folder: WeightsFolder, recipe: str | None = None) -> list[Weigh
     return [WeightsRow(**{**asdict(row), "wanted_by": tuple(users[key])}) for key, row in rows.items()]
 
 
-def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Imported:
+def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> ImportedWeights:
     """Take a file in as the weights of a net, if it fits the net weight by weight."""
     file = file.expanduser()
     if not file.is_file():
@@ -82,7 +82,7 @@ def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Import
         raise BadInput(problem)
     before = folder.find(net)
     known = folder.import_file(net, file, published.source if ours and published else None)
-    return Imported(known, before if before and before.sha256 != known.sha256 else None, ours)
+    return ImportedWeights(known, before if before and before.sha256 != known.sha256 else None, ours)
 
 
 def check_weights(folder: WeightsFolder) -> tuple[list[KnownWeights], list[Problem]]:

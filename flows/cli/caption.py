@@ -64,13 +64,13 @@ def caption(
     space = existing(workspace)
     _check_output(videos, format, output)
 
-    from flows.caption import Captioner
+    from flows.caption import VideoCaptioner
     from flows.cli.caption_lines import lines_of, shown_problems
     from storage.media.shots import ShotOptions
     from tasks.inference.user_files import WindowOptions
 
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots or format in SUBTITLES else None
-    captioner = Captioner.open(space.root, run, retry_quarantined)
+    captioner = VideoCaptioner.open(space.root, run, retry_quarantined)
     try:
         found = captioner.caption(videos, cut, n_best)
     except KeyboardInterrupt:

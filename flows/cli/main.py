@@ -28,8 +28,8 @@ from flows.cli.options import (
     UntilOption,
     VerboseOption,
     WorkspaceOption,
+    command_line,
     existing,
-    typed,
 )
 from flows.cli.printing import err, out, print_next, print_outcome, print_problems, readable_size
 from flows.cli.production import dashboard, deploy, refresh
@@ -91,14 +91,14 @@ def run(
     verbose: VerboseOption = False,
 ) -> None:
     """Run the whole pipeline of a recipe; what is already done is not done again."""
-    from flows.demo import placed_recipe
+    from flows.demo import recipe_with_data
     from flows.orchestration.embedded_server import configure
     from flows.pipeline import plan_pipeline, trained_stage
     from flows.status import print_plan
 
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
     space = Workspace.open(workspace)
-    loaded = placed_recipe(space, recipe, settings, data, kind, draw=not dry_run)
+    loaded = recipe_with_data(space, recipe, settings, data, kind, draw=not dry_run)
     until = trained_stage(loaded) if until == _TRAINED else until
     if dry_run:
         print_plan(plan_pipeline(loaded, space, force or [], until), out, as_json)
@@ -122,7 +122,7 @@ def run(
     else:
         print_outcome(outcome)
         if outcome.run.report:
-            print_next((typed(space, "caption", "my-videos"), "captions videos of your own with this run"))
+            print_next((command_line(space, "caption", "my-videos"), "captions videos of your own with this run"))
     if outcome.quarantined:
         raise typer.Exit(QUARANTINED)
 

@@ -43,7 +43,7 @@ INTERRUPTED = 130
 QUARANTINED = 3  # exit code: done, but some videos were set aside
 
 
-def typed(space: Workspace, *words: str) -> str:
+def command_line(space: Workspace, *words: str) -> str:
     """A command as a person types it: with the workspace, unless it is the one that is taken without a word."""
     usual = Path(os.environ.get("LONGTAKE_WORKSPACE") or DEFAULT_WORKSPACE).expanduser().absolute()
     here = [] if space.root == usual else ["--workspace", os.path.relpath(space.root)]

@@ -53,11 +53,11 @@ def refresh(
         raise UsageError("--announce goes with --watch SECONDS")
     space = Workspace.open(workspace)
     configure(verbose=verbose)
-    from flows.demo import placed_recipe
+    from flows.demo import recipe_with_data
     from flows.refresh import refresh_recipe
     from flows.refresh import watch as scans
 
-    loaded = placed_recipe(space, recipe, settings or [], data, kind)
+    loaded = recipe_with_data(space, recipe, settings or [], data, kind)
     if not watch:
         refreshed = refresh_recipe(loaded, space, retrain_after)
         _print_refreshed(refreshed, as_json)
@@ -159,13 +159,15 @@ def deploy(
         values["data"] = str(Path(data).expanduser().absolute()) if data else None
     with prefect_api():
         from flows.orchestration.crash_recovery import ensure_automation
-        from flows.orchestration.deployments import Target, ensure_slots
+        from flows.orchestration.deployments import DeploymentTarget, ensure_slots
         from flows.orchestration.deployments import deploy as register
 
         if gpu_slots:
             ensure_slots(SLOTS, gpu_slots)
         ensure_automation(crashed_after)
-        done = register(Target(name or names[0] or "longtake", values, *names), pool, pool_type, cron, timezone)
+        done = register(
+            DeploymentTarget(name or names[0] or "longtake", values, *names), pool, pool_type, cron, timezone
+        )
     if as_json:
         out.print_json(data={"deployments": done, "pool": pool})
         return

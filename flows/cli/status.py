@@ -65,17 +65,17 @@ def status(
         print_runs(space, out, as_json)
         return
     found = _recipe_for_status(space, recipe, data, kind, settings or [])
-    print_status(found, space, out, as_json, _words_to_run(recipe, found, settings or []))
+    print_status(found, space, out, as_json, _run_arguments(recipe, found, settings or []))
 
 
 def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
     """The recipe; without --data, on the data of its last run, read as it was then."""
-    from flows.demo import placed_recipe
+    from flows.demo import recipe_with_data
     from flows.recipe import load_recipe
     from storage.runs import load_runs
 
     if name.startswith("demo") and data is None and kind is None:
-        return placed_recipe(space, name, settings, draw=False)
+        return recipe_with_data(space, name, settings, draw=False)
     recipe = load_recipe(name, settings, data, kind)
     if recipe.dataset.path is None:
         last = next((run for run in load_runs(space) if run.recipe_name == recipe.name), None)
@@ -85,7 +85,7 @@ def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str
     return recipe
 
 
-def _words_to_run(name: str, recipe: Any, settings: list[str]) -> tuple[str, ...]:
+def _run_arguments(name: str, recipe: Any, settings: list[str]) -> tuple[str, ...]:
     """The words of the command that runs a recipe as it was asked for."""
     from flows.recipe import load_recipe
 

@@ -32,7 +32,7 @@ def noted_runs(home: Path) -> Iterator[Callable[..., None]]:
 
     def note(_flow: Any, run: Any, _state: Any) -> None:
         notes.append(home / _NOTES / f"{run.id}.json")
-        write_json(notes[-1], {"owner": os.getpid(), "started": _start_of(os.getpid())})
+        write_json(notes[-1], {"owner": os.getpid(), "started": _start_time(os.getpid())})
 
     try:
         yield note
@@ -47,8 +47,8 @@ def mark_crashed(home: Path) -> list[UUID]:
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
 
-    dead = [path for path in (home / _NOTES).glob("*.json") if not _lives(path)]
-    buried = []
+    dead = [path for path in (home / _NOTES).glob("*.json") if not _is_running(path)]
+    marked = []
     if dead:
         with get_client(sync_client=True) as client:
             for path in dead:
@@ -61,9 +61,9 @@ def mark_crashed(home: Path) -> list[UUID]:
                     client.set_task_run_state(task, Crashed(message=_MESSAGE), force=True)
                 if run.state is None or not run.state.is_final():
                     client.set_flow_run_state(run_id, Crashed(message=_MESSAGE), force=True)
-                    buried.append(run_id)
+                    marked.append(run_id)
                 path.unlink(missing_ok=True)
-    return buried
+    return marked
 
 
 def _unfinished_tasks(client: Any, run_id: UUID) -> list[UUID]:
@@ -75,15 +75,15 @@ def _unfinished_tasks(client: Any, run_id: UUID) -> list[UUID]:
     return [UUID(row["id"]) for row in client.request("POST", "/task_runs/filter", json=asked).json()]
 
 
-def _lives(note: Path) -> bool:
+def _is_running(note: Path) -> bool:
     try:
         known = json.loads(note.read_bytes())
     except FileNotFoundError:  # its process has just ended well
         return True
-    return bool(known["started"]) and _start_of(known["owner"]) == known["started"]
+    return bool(known["started"]) and _start_time(known["owner"]) == known["started"]
 
 
-def _start_of(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """When a process began, in the kernel's ticks since boot: with its number, no other process ever has both. Empty: it is
     gone."""
     try:

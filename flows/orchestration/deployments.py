@@ -74,7 +74,7 @@ DEPLOYMENTS: dict[str, DeploymentSpec] = {
 
 
 @dataclass(frozen=True)
-class Target:
+class DeploymentTarget:
     """What deployments are registered for: a name, and the values that their forms begin with. Without a recipe they are
     registered for everything: nothing starts them but a person who fills in the form."""
 
@@ -84,7 +84,9 @@ class Target:
     dataset: str = ""
 
 
-def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = "", timezone: str = "UTC") -> list[str]:
+def deploy(
+    target: DeploymentTarget, pool: str, pool_type: str = "process", cron: str = "", timezone: str = "UTC"
+) -> list[str]:
     """Register every deployment for a target, in a work pool that is made if it is new. Returns the deployments' full names."""
     with get_client(sync_client=True) as client:
         _ensure_pool(client, pool, pool_type)
@@ -96,7 +98,9 @@ def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = ""
     return done
 
 
-def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone: str = "UTC") -> RunnerDeployment:
+def deployment_of(
+    name: str, target: DeploymentTarget, pool: str, cron: str = "", timezone: str = "UTC"
+) -> RunnerDeployment:
     """One of the table as Prefect's definition of a deployment; nothing is registered yet."""
     spec = DEPLOYMENTS[name]
     flow = spec.load()
@@ -123,7 +127,7 @@ def _parameters(flow: Flow[..., Any], values: Mapping[str, Any]) -> dict[str, An
     return own | {"run": {name: value for name, value in given.items() if name in RunParameters.model_fields}}
 
 
-def _trigger(name: str, spec: DeploymentSpec, target: Target) -> DeploymentEventTrigger:
+def _trigger(name: str, spec: DeploymentSpec, target: DeploymentTarget) -> DeploymentEventTrigger:
     """One run for each event about this data set in this workspace, as this recipe uses it."""
     about = resource(target.dataset, target.recipe, str(target.parameters["workspace"]))
     # Whoever tells of new files knows the data set, not the recipes that use it.

@@ -147,7 +147,7 @@ def tell_of_step(step: StageRun, count: int, computed: bool, seconds: float) -> 
     _print_step(step, f"{seconds:.1f} s" if computed else "cached", count)
     told, extracted = step_title(step), _extracted(step) if computed else ""
     if extracted:
-        console.print(f"  [dim]{extracted}[/]", highlight=False)
+        console.print_line(f"  [dim]{extracted}[/]")
     if computed:
         told = "; ".join(filter(None, (told, f"{count} items in {seconds:.1f} s", extracted)))
     get_run_logger().info(told)
@@ -167,7 +167,7 @@ def _print_step(step: StageRun, note: str, count: int) -> None:
     mark = "[dim]=[/]" if note == "cached" else "[green]✓[/]"
     why = f"[dim]{escape(step.reason)}[/]" if step.to_do and note != "cached" else ""
     line = f"{mark} {escape(f'{step.label:<24}')} {count:>7} items  {note:>8}  {why}"
-    console.print(line, highlight=False, soft_wrap=True)
+    console.print_line(line)
 
 
 def cached_outcome(plan: Plan, quiet: bool = False) -> RunOutcome:

@@ -135,15 +135,15 @@ def _names(files: Sequence[str], format: Format) -> dict[str, str]:
 def _save(path: Path, text: str) -> None:
     with wrap_os_errors(path):
         write_text(path, text)
-    err.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+    err.print_line(f"wrote {escape(str(path))}")
 
 
 def _print_rest(title: str, lines: Sequence[CaptionLine], problems: Sequence[Problem], extracted: int) -> None:
     rows = f"rows of features extracted: {extracted}" if extracted else "nothing had to be extracted"
     count = f"{len(lines)} caption{'' if len(lines) == 1 else 's'}"
-    err.print(f"[dim]{count} by {escape(title)}; {rows}[/]", highlight=False, soft_wrap=True)
+    err.print_line(f"[dim]{count} by {escape(title)}; {rows}[/]")
     if problems:
         err.print(f"[yellow]{len(problems)} could not be captioned; the rest went on:[/]")
     for problem in problems:
         words = f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]"
-        err.print(words, highlight=False, soft_wrap=True)
+        err.print_line(words)

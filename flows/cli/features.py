@@ -72,7 +72,7 @@ def import_(
         problems = _as_rows(report.problems)
         out.print_json(data={"name": report.name, **counts, "missing": list(report.missing), "problems": problems})
     else:
-        out.print(escape(report.summary()), highlight=False)
+        out.print_line(escape(report.summary()))
         print_problems(list(report.problems))
     if report.problems:
         raise typer.Exit(QUARANTINED)
@@ -134,7 +134,7 @@ def verify_features(
         out.print_json(data=[{"store": store, **row} for store, its in found.items() for row in _as_rows(its)])
     else:
         for store, problem in problems:
-            out.print(escape(f"{store}: {problem.item}: {problem.reason}"), highlight=False, soft_wrap=True)
+            out.print_line(escape(f"{store}: {problem.item}: {problem.reason}"))
         settled = f"; bad rows were taken out, {_count(left, 'problem')} left" if drop else ""
         out.print("every row is as it was written" if not problems else _count(len(problems), "problem") + settled)
     if left:
@@ -163,9 +163,9 @@ def export_features(
         counts = {"path": str(report.path), "written": report.written, "already": report.already}
         out.print_json(data={**counts, "problems": _as_rows(report.problems)})
     else:
-        out.print(escape(report.summary()), highlight=False, soft_wrap=True)
+        out.print_line(escape(report.summary()))
         for problem in report.problems:
-            err.print(f"  {escape(problem.item)}: {escape(problem.reason)}", highlight=False, soft_wrap=True)
+            err.print_line(f"  {escape(problem.item)}: {escape(problem.reason)}")
     if report.problems:
         raise typer.Exit(QUARANTINED)
 
@@ -206,7 +206,7 @@ def _print_transfer(name: str, done: Any, verb: str, as_json: bool) -> None:
     copied = f"{_count(done.segments, 'segment')} {verb}, {readable_size(done.nbytes)}"
     tidied = f"; {_count(done.removed, 'segment')} removed whose rows newer ones hold" if done.removed else ""
     copied = copied if done.segments else "nothing to do"
-    out.print(escape(f"{name}: {copied}{tidied}"), highlight=False, soft_wrap=True)
+    out.print_line(escape(f"{name}: {copied}{tidied}"))
 
 
 def _print_nested(values: dict[str, Any], indent: int = 0) -> None:
@@ -216,11 +216,11 @@ def _print_nested(values: dict[str, Any], indent: int = 0) -> None:
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             value = {str(n): item for n, item in enumerate(value, 1)}
         if isinstance(value, dict):
-            out.print(escape(label), highlight=False, soft_wrap=True)
+            out.print_line(escape(label))
             _print_nested(value, indent + 1)
         elif value not in ([], None):
             shown = f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
-            out.print(escape(f"{label:24}{shown}"), highlight=False, soft_wrap=True)
+            out.print_line(escape(f"{label:24}{shown}"))
 
 
 def _count(number: int, what: str) -> str:

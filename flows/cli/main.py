@@ -35,6 +35,7 @@ from flows.cli.printing import err, out, print_next, print_outcome, print_proble
 from flows.cli.production import dashboard, deploy, refresh
 from flows.cli.recipes import recipe_app, recipes
 from flows.cli.report import report
+from flows.cli.score import score
 from flows.cli.serve import serve
 from flows.cli.status import doctor, status
 from flows.cli.sweep import sweep, sweeps
@@ -101,7 +102,7 @@ def run(
     loaded = recipe_with_data(space, recipe, settings, data, kind, draw=not dry_run)
     until = trained_stage(loaded) if until == _TRAINED else until
     if dry_run:
-        print_plan(plan_pipeline(loaded, space, force or [], until), out, as_json)
+        print_plan(plan_pipeline(loaded, space, force or [], until), as_json)
         return
     configure(verbose=verbose)
     from flows.execute import cached_outcome, execute, planned_flow
@@ -176,31 +177,9 @@ def train(
 app.command("evaluate", rich_help_panel=_RUN)(_up_to("evaluate", "Run a recipe up to its scores."))
 
 
-@app.command(rich_help_panel=_OWN)
-def score(
-    predictions: Annotated[
-        Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")
-    ],
-    references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
-    against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
-    meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
-    training: Annotated[Path | None, typer.Option(help="Training captions: tells the share copied from them.")] = None,
-    spice_jars: Annotated[Path | None, typer.Option(help="Folder with the CoreNLP 3.6.0 jars, for SPICE.")] = None,
-    tokenized: Annotated[bool, typer.Option("--tokenized", help="Words are cut by the PTB tokenizer already.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Score a file of captions: BLEU, METEOR, ROUGE-L, CIDEr and more, with 95 % bootstrap intervals."""
-    from flows.score import print_comparison, score_files
-
-    found = score_files(predictions, references, against, meteor, spice_jars, training, tokenized)
-    if as_json:
-        out.print_json(data=found.to_json())
-    else:
-        print_comparison(found, out)
-
-
 app.command(rich_help_panel=_RUN)(status)
 app.command(rich_help_panel=_RUN)(report)
+app.command(rich_help_panel=_OWN)(score)
 app.command(rich_help_panel=_OWN)(caption)
 app.command(rich_help_panel=_OWN)(serve)
 app.command(rich_help_panel=_TRY)(recipes)
@@ -240,13 +219,10 @@ def gc(
         )
         return
     for item in garbage:
-        out.print(
-            f"{readable_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]",
-            highlight=False,
-        )
+        out.print_line(f"{readable_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]")
     for rows in dead:
         place = rows.store.path.relative_to(space.root)
-        out.print(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]", highlight=False)
+        out.print_line(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]")
     verb = "would be freed" if dry_run else "freed"
     out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
 
@@ -268,5 +244,5 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     if "--json" in sys.argv:
         print(json.dumps({"error": message}))
-    err.print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err.print_line(f"[red]error:[/] {escape(message)}")
     sys.exit(code)

@@ -67,7 +67,7 @@ def refresh(
     if loaded.dataset.path is None:
         raise UsageError(f"recipe '{loaded.name}' does not say where its data is; pass the data folder with --data")
     root = Path(loaded.dataset.path).expanduser().absolute()
-    err.print(f"watching {root} every {watch:g} s; Ctrl-C ends it", highlight=False, soft_wrap=True)
+    err.print_line(f"watching {root} every {watch:g} s; Ctrl-C ends it")
     try:
         for _ in scans(root, watch):
             try:
@@ -76,7 +76,7 @@ def refresh(
                 else:
                     _print_refreshed(refresh_recipe(loaded, space, retrain_after), as_json)
             except LongtakeError as error:  # a data set that is wrong for a while must not end the watch
-                err.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+                err.print_line(f"[red]error:[/] {escape(str(error))}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
@@ -88,7 +88,7 @@ def _announce(recipe: Any, space: Workspace, root: Path) -> None:
     with prefect_api():
         about = resource(recipe.dataset.name, recipe.name, str(space.root))
         send(SOURCE_CHANGED, about, {"dataset": recipe.dataset.name, "data": str(root)})
-    err.print(f"{time.strftime('%H:%M:%S')} sent {SOURCE_CHANGED} for '{recipe.dataset.name}'", highlight=False)
+    err.print_line(f"{time.strftime('%H:%M:%S')} sent {SOURCE_CHANGED} for '{recipe.dataset.name}'")
 
 
 def _print_refreshed(refreshed: Any, as_json: bool) -> None:
@@ -97,12 +97,12 @@ def _print_refreshed(refreshed: Any, as_json: bool) -> None:
         out.print_json(data={**refreshed.payload(), "worked": worked})
         return
     changes = refreshed.changes
-    out.print(f"{changes}.", highlight=False, markup=False)
+    out.print_line(f"{changes}.", markup=False)
     if refreshed.outcome:
         print_problems(refreshed.outcome.problems)
     if changes.data_changed:
         enough = "enough for a new training" if refreshed.retrain else "not enough for a new training yet"
-        out.print(f"Since the last training: {changes.since_training}; {enough}.", highlight=False, markup=False)
+        out.print_line(f"Since the last training: {changes.since_training}; {enough}.", markup=False)
 
 
 def deploy(
@@ -171,9 +171,9 @@ def deploy(
     if as_json:
         out.print_json(data={"deployments": done, "pool": pool})
         return
-    out.print(f"registered in the work pool '{pool}': {', '.join(done)}", highlight=False, soft_wrap=True)
+    out.print_line(f"registered in the work pool '{pool}': {', '.join(done)}")
     for line in _next_steps(done, pool, names[1]):
-        out.print(line, highlight=False, soft_wrap=True, markup=False)
+        out.print_line(line, markup=False)
 
 
 def _next_steps(done: list[str], pool: str, dataset: str) -> list[str]:
@@ -205,9 +205,9 @@ def dashboard(
 
     err.print("[dim]starting Prefect's server[/]")
     with served(Path(PREFECT_HOME.value()), port) as url:
-        out.print(f"dashboard at {url}", highlight=False)
-        out.print("Runs that you start now appear there; a worker needs:", highlight=False)
-        out.print(f"  export PREFECT_API_URL={url}/api", highlight=False)
+        out.print_line(f"dashboard at {url}")
+        out.print_line("Runs that you start now appear there; a worker needs:")
+        out.print_line(f"  export PREFECT_API_URL={url}/api")
         try:
             while True:
                 time.sleep(3600)

@@ -62,10 +62,10 @@ def status(
 
     space = existing(workspace)
     if recipe is None:
-        print_runs(space, out, as_json)
+        print_runs(space, as_json)
         return
     found = _recipe_for_status(space, recipe, data, kind, settings or [])
-    print_status(found, space, out, as_json, _run_arguments(recipe, found, settings or []))
+    print_status(found, space, as_json, _run_arguments(recipe, found, settings or []))
 
 
 def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:

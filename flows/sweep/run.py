@@ -35,7 +35,7 @@ _QUARANTINED = 3  # exit code of a run that is done, but some videos are in quar
 def run_sweep(sweep: Sweep, cells: Sequence[Cell], workspace: Workspace, jobs: int = 1) -> list[SweepResult]:
     """Run a planned sweep. If every result is there, nothing is started, Prefect included."""
     counts = count_stages(cells)
-    console.print(escape(str(counts)), highlight=False, soft_wrap=True)
+    console.print_line(escape(str(counts)))
     if not counts.to_make:
         results = [_cached(cell) for cell in cells]
         write_results(sweep, workspace, results)
@@ -94,7 +94,7 @@ class _SweepProgress:
     def __post_init__(self) -> None:
         self.found |= {cell.title: _failed(cell) for cell in self.cells if cell.plan is None}
         for failure in failures(self.results):
-            console.print(f"[red]✗[/] {escape(failure)}", highlight=False, soft_wrap=True)
+            console.print_line(f"[red]✗[/] {escape(failure)}")
         write_results(self.sweep, self.workspace, self.results)
 
     @property
@@ -114,7 +114,7 @@ class _SweepProgress:
         else:
             line = f"[green]✓[/] {count}: {escape(cell.title)}: CIDEr {100 * result.metrics['CIDEr']:.1f}"
         write_results(self.sweep, self.workspace, self.results)
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print_line(line)
 
 
 def _run_here(progress: _SweepProgress, folder: Path) -> Iterator[tuple[Cell, SweepResult]]:
@@ -126,7 +126,7 @@ def _run_here(progress: _SweepProgress, folder: Path) -> Iterator[tuple[Cell, Sw
             continue
         plan = _plan(cell)
         write_recipe(cell, folder)
-        console.print(f"[bold]{escape(cell.title)}[/]", highlight=False, soft_wrap=True)
+        console.print_line(f"[bold]{escape(cell.title)}[/]")
         try:
             yield cell, _result(cell, execute(planned_flow(plan, until=UNTIL), inside_flow=True))
         except Exception as error:  # whatever it is, the other variants go on
@@ -145,7 +145,7 @@ def _run_in_processes(progress: _SweepProgress, folder: Path, jobs: int) -> Iter
                 if _is_settled(cell):
                     yield cell, _cached(cell)
                 else:
-                    console.print(f"[bold]{escape(cell.title)}[/] begins", highlight=False, soft_wrap=True)
+                    console.print_line(f"[bold]{escape(cell.title)}[/] begins")
                     running[_start(cell, folder, environment)] = cell
             for process in [process for process in running if process.poll() is not None]:
                 yield (cell := running.pop(process)), _process_result(cell, process.returncode, folder)

@@ -11,10 +11,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from flows.sweep.definition import Sweep
 from storage.files.atomic import write_json, write_text
 from storage.workspace import Workspace
@@ -175,27 +171,6 @@ def _time(seconds: float) -> str:
 
 
 AFTER = ("Δ CIDEr (better)", "seeds", "training")
-_MAIN = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", AFTER[0])
-
-
-def print_sweep(sweep: Sweep, results: Sequence[SweepResult], out: Console) -> None:
-    """The scores, and below them what else there is: side by side they would be too wide for a terminal."""
-    rows = variant_rows(sweep, results)
-    names = [*headings(rows), *AFTER]
-    out.print(f"[bold]{escape(sweep.name)}[/] ({escape(sweep.recipe)})", highlight=False)
-    for wanted in ([n for n in names if n in _MAIN], [n for n in names if n not in _MAIN]):
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("variant", overflow="fold")
-        for heading in wanted:
-            table.add_column(heading, no_wrap=True)
-        for row in rows:
-            cells = dict(zip(names, table_cells(row, headings(rows)), strict=True))
-            name = f"[bold green]{escape(row.variant)} *[/]" if row.best else escape(row.variant)
-            table.add_row(name, *(cells[heading] for heading in wanted))
-        out.print(table)
-    out.print("[dim]mean ± standard deviation over seeds; * highest CIDEr; Δ to the first variant, seed by seed[/]")
-    for failure in failures(results):
-        out.print(f"[red]failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
 
 
 def failures(results: Sequence[SweepResult]) -> list[str]:

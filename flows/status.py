@@ -1,4 +1,4 @@
-"""What is done, what is stale and why, what a run would do: the plan and the runs as tables."""
+"""Status tables: the plan of a recipe with each stage's state and reason, and the runs of a workspace."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def print_plan(plan: Plan, as_json: bool) -> None:
     out.print(f"{len(todo)} of {len(plan.steps)} stages would run" if todo else "Nothing to do: every stage is cached.")
 
 
-def print_status(recipe: Recipe, workspace: Workspace, as_json: bool, again: tuple[str, ...]) -> None:
-    """The plan, the features' progress, the quarantine, and the last runs of a recipe. `again`: what would run it."""
+def print_status(recipe: Recipe, workspace: Workspace, as_json: bool, run_arguments: tuple[str, ...]) -> None:
+    """The plan, the features' progress, the quarantine, and the last runs of a recipe. `run_arguments` run it."""
     plan = plan_pipeline(recipe, workspace)
     features = feature_progress(plan)
     problems = gather_problems(workspace, [step.ref for step in plan.steps if step.completion])
@@ -52,7 +52,7 @@ def print_status(recipe: Recipe, workspace: Workspace, as_json: bool, again: tup
     todo = plan.to_do
     out.print(f"{len(todo)} of {len(plan.steps)} stages to do" if todo else "[green]Everything is done.[/]")
     if todo:
-        print_next((command_line(workspace, *again), "does what is to do, and nothing else"))
+        print_next((command_line(workspace, *run_arguments), "does what is to do, and nothing else"))
     else:
         print_next(*commands_after_run(workspace, recipe.name))
 

@@ -71,7 +71,7 @@ def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Import
     if net is None:
         if published is None:
             raise UsageError(
-                f"'{file.name}' is no name of a published file, so it does not tell the net; add --net NAME "
+                f"'{file.name}' is not the name of a published file, so the net is unknown; add --net NAME "
                 "('longtake weights list' shows the names)"
             )
         net = published.net
@@ -94,7 +94,7 @@ def check_weights(folder: WeightsFolder) -> tuple[list[KnownWeights], list[Probl
             remedy = f"import it again with 'longtake weights import FILE --net {noted.net}'"
             problems.append(Problem(noted.net, "gone", f"the file {noted.path} is gone; {remedy}", str(noted.path)))
             continue
-        # An imported file is named by its hash, which tells of a change even after the index took note of it.
+        # An imported file is named by its hash, which shows a change even after the index took note of it.
         expected = noted.path.stem if noted.how == "imported" else noted.sha256
         if now.sha256 != expected:
             reason = (
@@ -138,7 +138,7 @@ def _wanted(net: str) -> WantedFile:
 
 
 def _load_problem(net: str, file: Path) -> str | None:
-    """What is wrong with a file as the weights of a net, in words; None if it loads."""
+    """What is wrong with a file as the weights of a net, as a message; None if it loads."""
     published = published_files().get(file.name)
     if published is not None and published.sha256 and bare_name(published.net) == bare_name(net):
         found = hash_file(file)

@@ -91,7 +91,7 @@ def run(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Run the whole pipeline of a recipe; what is already done is not done again."""
+    """Run the whole pipeline of a recipe; what is already computed is not computed again."""
     from flows.demo import recipe_with_data
     from flows.orchestration.embedded_server import configure
     from flows.pipeline import plan_pipeline, trained_stage
@@ -221,8 +221,8 @@ def gc(
     for item in garbage:
         out.print_line(f"{readable_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]")
     for rows in dead:
-        place = rows.store.path.relative_to(space.root)
-        out.print_line(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]")
+        path = rows.store.path.relative_to(space.root)
+        out.print_line(f"{rows.count:>4} rows  {path}  [dim]of videos changed or removed since[/]")
     verb = "would be freed" if dry_run else "freed"
     out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
 

@@ -43,12 +43,12 @@ def print_next(*commands: tuple[str, str]) -> None:
 def _print_metrics(metrics: dict[str, Any]) -> None:
     """What evaluation says beside the scores, in a line or two."""
     shares = {**(metrics.get("self_retrieval") or {})}
-    words = [
+    parts = [
         f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}"
         for name, v in metrics["diversity"].items()
     ]
-    words += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
-    out.print_line(", ".join(words))
+    parts += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
+    out.print_line(", ".join(parts))
     for name, why in metrics["not_computed"].items():
         out.print_line(f"[dim]{name} not computed: {escape(why)}[/]")
 

@@ -39,9 +39,9 @@ def refresh(
     kind: KindOption = None,
     settings: SetOption = None,
     retrain_after: RetrainOption = 1,
-    watch: Annotated[float, typer.Option(min=0, help="Look again every so many seconds, until stopped.")] = 0.0,
+    watch: Annotated[float, typer.Option(min=0, help="Scan again every so many seconds, until stopped.")] = 0.0,
     announce: Annotated[
-        bool, typer.Option("--announce", help="With --watch: only tell Prefect's server; the deployed refresh works.")
+        bool, typer.Option("--announce", help="With --watch: only send the event; the deployed refresh does the work.")
     ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -114,7 +114,7 @@ def deploy(
     kind: KindOption = None,
     settings: SetOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the deployments; the recipe's if not given.")] = None,
-    pool: Annotated[str, typer.Option(help="Work pool; made if it is new.")] = "longtake",
+    pool: Annotated[str, typer.Option(help="Work pool; created if it is new.")] = "longtake",
     pool_type: Annotated[str, typer.Option(help="Type of a new pool: process, docker or kubernetes.")] = "process",
     cron: Annotated[str, typer.Option(help="When to refresh by the clock, as in '0 3 * * *'.")] = "",
     timezone: Annotated[str, typer.Option(help="Time zone of --cron.")] = "UTC",
@@ -181,14 +181,14 @@ def _next_steps(done: list[str], pool: str, dataset: str) -> list[str]:
     if not os.environ.get("PREFECT_API_URL"):
         lines.append("  longtake dashboard                                the server that these were registered with")
     lines += [
-        f"  prefect worker start --pool {pool:<22} carries runs out; as many as you like, on any machine",
+        f"  prefect worker start --pool {pool:<22} executes runs; as many as you like, on any machine",
         f"  prefect deployment run '{done[0]}'"
         + " " * max(1, 26 - len(done[0]))
         + "starts one now; so does the dashboard",
     ]
     if dataset:
         event = f"  prefect event emit longtake.source.changed --resource-id longtake.dataset.{dataset}"
-        lines += [event, " " * 52 + "tells that files came or went: starts refresh"]
+        lines += [event, " " * 52 + "announces that files came or went: starts refresh"]
     return lines
 
 

@@ -25,7 +25,7 @@ def score(
     references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
     against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
     meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
-    training: Annotated[Path | None, typer.Option(help="Training captions: tells the share copied from them.")] = None,
+    training: Annotated[Path | None, typer.Option(help="Training captions: shows the share copied from them.")] = None,
     spice_jars: Annotated[Path | None, typer.Option(help="Folder with the CoreNLP 3.6.0 jars, for SPICE.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Words are cut by the PTB tokenizer already.")] = False,
     as_json: JsonOption = False,

@@ -68,7 +68,7 @@ def import_(
     out.print_line(f"kept as {escape(str(known.path))}")
     if done.replaced:
         out.print_line(
-            f"they take the place of {escape(str(done.replaced.path))}, which stays where it is; features made with "
+            f"they replace {escape(str(done.replaced.path))}, which stays where it is; features extracted with "
             "it are stale now"
         )
 

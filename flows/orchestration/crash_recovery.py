@@ -1,7 +1,8 @@
-"""Runs whose process was killed: nobody is left to say so, and Prefect would show them as running for ever.
+"""Runs whose process was killed: Prefect would show them as running for ever.
 
-A run that a command carries out is noted in Prefect's folder; the next command finds the notes of processes that are gone and
-sets their runs to Crashed. For deployments a Prefect server does the same by an automation: no sign of life, no more running."""
+A run that a command executes is noted in Prefect's folder; the next command finds the notes of processes that are gone and
+sets their runs to Crashed. For deployments a Prefect server does the same by an automation, after some time without a
+heartbeat."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _MESSAGE = "Its process was killed. What it had finished is kept: the same comma
 
 @contextmanager
 def noted_runs(home: Path) -> Iterator[Callable[..., None]]:
-    """A hook for `on_running` that notes which flow run this process carries out, for as long as the block lasts."""
+    """A hook for `on_running` that notes which flow run this process executes, for as long as the block lasts."""
     notes: list[Path] = []
 
     def note(_flow: Any, run: Any, _state: Any) -> None:
@@ -42,7 +43,7 @@ def noted_runs(home: Path) -> Iterator[Callable[..., None]]:
 
 
 def mark_crashed(home: Path) -> list[UUID]:
-    """Set the runs of processes that are gone to Crashed, with their tasks; the runs that were."""
+    """Set the runs of processes that are gone to Crashed, with their tasks; returns those."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
@@ -55,7 +56,7 @@ def mark_crashed(home: Path) -> list[UUID]:
                 run_id = UUID(path.stem)
                 try:
                     run = client.read_flow_run(run_id)
-                except ObjectNotFound:  # of another server: its own commands or its automation see to it
+                except ObjectNotFound:  # of another server: its own commands or automation mark it
                     continue
                 for task in _unfinished_tasks(client, run_id):
                     client.set_task_run_state(task, Crashed(message=_MESSAGE), force=True)

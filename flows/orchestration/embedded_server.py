@@ -1,4 +1,4 @@
-"""Prefect's settings and its embedded server: start-up that does not depend on luck, and a history that is whole.
+"""Prefect's settings and its embedded server: a start that works on a slow machine, and a complete history.
 
 A Prefect server named by PREFECT_API_URL or a profile is used as it is, and so is a dashboard that is up. Otherwise a server
 is started for as long as this process lives, on the database in PREFECT_HOME."""
@@ -22,7 +22,7 @@ from tasks.framework.progress import console
 _DRAIN_SECONDS = 120.0
 _TRIES = 3  # of the embedded server to start
 SLOTS = "longtake-gpu"
-"""The global concurrency limit that `longtake deploy --gpu-slots` makes."""
+"""The global concurrency limit that `longtake deploy --gpu-slots` creates."""
 
 
 def configure(*, verbose: bool = False) -> None:
@@ -53,7 +53,7 @@ def prefect_api() -> Iterator[None]:
         yield
         return
     api = running_api(home)
-    # A key is for another server: with one, Prefect tells its events to a cloud, and task runs never reach ours.
+    # A key is for another server: with one, Prefect sends its events to a cloud, and task runs never reach ours.
     without_key = set() if api else {PREFECT_API_KEY}
     with temporary_settings({PREFECT_API_URL: api or _embedded_api(home)}, restore_defaults=without_key):
         _mark_crashed_runs(home)
@@ -63,7 +63,7 @@ def prefect_api() -> Iterator[None]:
 @cache
 def _embedded_api(home: Path) -> str:
     """Start the embedded server of this process. Two runs that start at once on a new database would both migrate it, so one
-    waits. A server whose port is there but which ends while it starts is tried again: its database may just have been busy."""
+    waits. A server that ends while it starts is started again: its database may just have been busy."""
     from flows.orchestration.prefect_server import ServerEnded, end_server, start_server
 
     with wrap_os_errors(home):

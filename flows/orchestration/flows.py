@@ -38,7 +38,7 @@ class RunParameters(Options):
     recipe: Annotated[
         str, Field(description="The name of a shipped recipe, the path of a YAML file, or a recipe's text.")
     ]
-    workspace: Annotated[str, Field(description="The project's folder; made if it is new.")]
+    workspace: Annotated[str, Field(description="The project's folder; created if it is new.")]
     data: Annotated[str | None, Field(description="The folder of videos and captions. The demo draws its own.")] = None
     kind: Annotated[
         str | None,

@@ -132,7 +132,7 @@ def sweep_json(sweep: Sweep, results: Sequence[SweepResult]) -> dict[str, Any]:
 
 
 def _to_json(row: SweepResult | VariantRow) -> dict[str, Any]:
-    """Its fields; the metrics are called figures in the file, as ever."""
+    """Its fields; the files call the metrics figures."""
     return {"figures" if name == "metrics" else name: value for name, value in asdict(row).items()}
 
 

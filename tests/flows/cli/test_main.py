@@ -56,7 +56,7 @@ def test_help_lists_the_commands_and_exits_well(longtake: Longtake) -> None:
         (["run", "demo", "--set", "seeding"], "is not of the form key.subkey=value"),
         (["run", "demo", "--kind", "youtube"], "there is no kind 'youtube'; valid kinds: 'msvd'"),
         (["demo", "--set", "dataset.kind=folder"], "'longtake demo' draws its own data"),
-        (["status"], "there is no workspace at longtake-workspace; 'longtake demo' or 'longtake run' makes one"),
+        (["status"], "there is no workspace at longtake-workspace; 'longtake demo' or 'longtake run' creates one"),
         (["gc", "--workspace", "nowhere"], "there is no workspace at nowhere"),
         (["features", "list", "-w", "nowhere"], "there is no workspace at nowhere"),
         (["features", "verify", "-w", "nowhere"], "there is no workspace at nowhere"),

@@ -132,6 +132,6 @@ def _find_blocks(
         for split, start, stop in missing:
             ids, vectors = asked[split].ids[start:stop], asked[split].vectors[start:stop]
             found = search.of_items(start, stop) if split == "train" else search.of(vectors)
-            table = neighbour_table(ids, split, items.ids, found.numbers, found.distances, facts)
+            table = neighbour_table(ids, split, items.ids, found.indices, found.distances, facts)
             write_parquet(block_path(context.folder, split, start, stop), table)
             shown.advance(stop - start)

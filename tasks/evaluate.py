@@ -113,7 +113,7 @@ def evaluate(
         if why:
             not_computed["Attention masking"] = why
 
-    figures = scored.figures()
+    figures = scored.metrics()
     result = {
         "split": options.split,
         "videos": len(hypotheses),

@@ -19,10 +19,10 @@ import numpy as np
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
-from storage.catalogue import take_inventory
+from storage.catalogue import snapshot_dataset
 from storage.datasets import read_dataset
 from storage.features.store import FeatureStore
-from storage.files.file_cache import FileCache, Probed
+from storage.files.file_cache import CachedProbe, FileCache
 from storage.files.hashing import digest_file
 from storage.workspace import Workspace
 from tasks.catalogue import PROBE_VERSION
@@ -56,20 +56,20 @@ def build(folder: Path, videos: int) -> tuple[Path, Path, Path]:
                 file.write(json.dumps({"video": path.stem, "caption": f"{text} {n % 97}"}) + "\n")
     workspace = Workspace.open(root)
     loaded = load_recipe(str(recipe), (), data)
-    inventory = take_inventory(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
+    inventory = snapshot_dataset(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
     pts = np.arange(48) / 24
     FileCache(workspace.file_cache_path).note_probes(
-        dict.fromkeys(inventory.contents.values(), Probed(FACTS, pts)), PROBE_VERSION
+        dict.fromkeys(inventory.contents.values(), CachedProbe(FACTS, pts)), PROBE_VERSION
     )
     plan = plan_pipeline(loaded, workspace, until="extract_features")
-    (source,) = plan.steps[-1].job.prepared.values()
+    (source,) = plan.steps[-1].prepared.values()
     store = FeatureStore.create(workspace.features / source.store, provenance={"extractor_key": source.key})
     with store.writer(publish_seconds=1e9) as writer:
         row = np.zeros((8, 32), np.float16)
         for id, key in inventory.record_keys.items():
             writer.add(id, key, row)
     for step in plan.steps:
-        step.job.carry_out()
+        step.execute()
     return data, recipe, root
 
 

@@ -15,7 +15,9 @@ import resource
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import av
@@ -23,7 +25,7 @@ import imageio_ffmpeg
 import numpy as np
 
 from storage.media.frame_sampling import Clips, EveryNth, Indices, Sampling, Uniform, choose_frames
-from storage.media.probe import Probe, decode, probe
+from storage.media.probe import Probe, open_reader, probe
 
 FPS, WIDTH, HEIGHT, DIGITS = 25, 320, 240, 16
 Pictures = list[np.ndarray]
@@ -98,14 +100,22 @@ def ways(plans: int) -> dict[str, Way]:
     }
 
 
+def decode(path: Path, wanted: Indices, found: Probe) -> Pictures:
+    """The frames numbered `wanted` (sorted), by the reader that Longtake chooses."""
+    reader, _ = open_reader(path, wanted, found)
+    numbers = set(wanted.tolist())
+    with closing(reader.frames()) as frames:
+        return [render() for n, (_, render) in enumerate(islice(frames, int(wanted[-1]) + 1)) if n in numbers]
+
+
 def one_pass(path: Path, found: Probe, plans: list[Indices]) -> Pictures:
     wanted = np.unique(np.concatenate([plan.ravel() for plan in plans]))
-    images = decode(path, wanted, found).images
+    images = decode(path, wanted, found)
     return [images[at] for plan in plans for at in np.searchsorted(wanted, np.unique(plan))]
 
 
 def a_pass_each(path: Path, found: Probe, plans: list[Indices]) -> Pictures:
-    return [image for plan in plans for image in decode(path, np.unique(plan), found).images]
+    return [image for plan in plans for image in decode(path, np.unique(plan), found)]
 
 
 def decord_by_index(path: Path, found: Probe, plans: list[Indices]) -> Pictures:

@@ -24,7 +24,7 @@ from storage.text.references import References
 from storage.workspace import Workspace
 from tasks.evaluation.self_retrieval import log_probabilities
 from tasks.framework.feature_access import FeatureAccess
-from tasks.seed import captioner_options, load_captioner
+from tasks.training.loading import captioner_options, load_captioner
 
 NAMES = tuple(name for name in DETAILS if name != "none")
 
@@ -62,7 +62,7 @@ def chosen(workspace: Workspace, run: RunRecord) -> float:
     path = _last(workspace, run, "seed", "boost") / "captioner.safetensors"
     features = _last(workspace, run, "extract_features", "find_key_frames")
     access = FeatureAccess.for_captioner(workspace, features, captioner_options(path))
-    captioner = load_captioner(path, access, vocabulary.key, len(vocabulary)).eval()
+    captioner = load_captioner(path, access, vocabulary)
     found = []
     for id, sentences in references.sentences(run.recipe["evaluation"]["split"]).items():
         true = there[id]

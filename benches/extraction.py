@@ -201,7 +201,7 @@ def videos(data: Path) -> list[Path]:
 
 def everything(data: Path, net: Net, feature: BackboneFeature) -> torch.Tensor:
     """All items of a net, decoded and fitted."""
-    look = net.look(SAMPLING[feature.sampling], "bench")
+    look = net.request(SAMPLING[feature.sampling], "bench")
     assert isinstance(look, FrameRequest)
     found = [
         gather(stream_frames(DecodeJob(path, {"x": look}, None, probe(path))))["x"].images for path in videos(data)
@@ -225,18 +225,18 @@ def least_cosine(one: Net, other: Net, items: torch.Tensor) -> float:
 def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], runtime: Runtime) -> Taken:
     """The extract stage alone; cataloguing and planning frames come before it."""
     workspace = Workspace.open(root)
-    table = catalogue.job(workspace, data, runtime, FolderOptions(path=str(data)), {})
-    table.carry_out()
+    table = catalogue.bind(workspace, data, runtime, FolderOptions(path=str(data)), {})
+    table.execute()
     inputs = {"videos": table.ref.part("videos")}
-    plans = {}
+    plans = []
     used = {name: SAMPLING[name] for name in {f.sampling for f in features.values()}}
-    for name, how in used.items():
-        job = sample_frames.job(workspace, data, runtime, SamplingOptions(sampling=how), inputs)
-        job.carry_out()
-        plans[f"frames_{name}"] = job.ref
+    for how in used.values():
+        job = sample_frames.bind(workspace, data, runtime, SamplingOptions(sampling=how), inputs)
+        job.execute()
+        plans.append(job.ref)
     options = ExtractOptions(dataset="bench", features=dict(features), sampling=used)
-    job = extract_features.job(workspace, data, runtime, options, inputs | plans)
-    return timed(job.carry_out)
+    job = extract_features.bind(workspace, data, runtime, options, inputs | {"frame_plans": tuple(plans)})
+    return timed(job.execute)
 
 
 @torch.inference_mode()

@@ -223,7 +223,7 @@ def watch_training(view: View, videos: int, steps: int) -> None:
     from tasks.training.batches import CaptionBatches
 
     ids = sorted(view.lengths())
-    width = (view.tail or (0,))[-1]
+    width = (view.feature_shape or (0,))[-1]
     access = FeatureAccess(("look",), {"look": view}, {"look": dict.fromkeys(ids, "key")}, {"look": {"size": width}})
     rng = np.random.default_rng(2)
     captions = {id: [[1, *rng.integers(4, VOCABULARY, size=10).tolist(), 2]] for id in ids}

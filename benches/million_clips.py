@@ -77,7 +77,7 @@ def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]
         )
         for name, (net, _) in NETS.items()
     }
-    looks = {name: net.look(NETS[name][1], "bench") for name, net in nets.items()}
+    looks = {name: net.request(NETS[name][1], "bench") for name, net in nets.items()}
     jobs = [DecodeJob(path, looks, None, probe(path)) for path in paths]
     found["decode a clip, one pass for both nets (s)"] = cost(
         lambda: [gather(stream_frames(job)) for job in jobs]

@@ -21,28 +21,29 @@ from storage.workspace import Workspace
 from tasks.extraction.extractors import ImportedFeature, TaggerFeature, sampling_of
 from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.runtime import Runtime
-from tasks.inference.user_file_stages import Carry, Trained, carry_here
+from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, execute_here
 from tasks.inference.user_files import Captioned, Cut, FileCaptioner
-
-_TRAINED_BY = ("boost", "seed[key_frames]", "seed")
-"""the stages that leave a captioner, the last one first; those of an ensemble have the seeds in their labels"""
 
 
 class Captioner:
     """The captioner of a run that is finished, ready for files of any name and place."""
 
-    def __init__(self, run: RunRecord, trained: Trained, carry: Carry = carry_here) -> None:
+    def __init__(self, run: RunRecord, trained: TrainedRun, execute: ExecuteStage = execute_here) -> None:
         self.run, self.trained = run, trained
-        self._files = FileCaptioner(trained, carry)
+        self._files = FileCaptioner(trained, execute)
 
     @classmethod
     def open(
-        cls, workspace: Path | str, run: str | None = None, retry_quarantined: bool = False, carry: Carry = carry_here
+        cls,
+        workspace: Path | str,
+        run: str | None = None,
+        retry_quarantined: bool = False,
+        execute: ExecuteStage = execute_here,
     ) -> Captioner:
         """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
         space = existing(Path(workspace))
         record = choose_run(space, run)
-        return cls(record, _trained(space, record, retry_quarantined), carry)
+        return cls(record, _trained(space, record, retry_quarantined), execute)
 
     def __call__(self, file: Path | str) -> str:
         """The caption of one file."""
@@ -62,7 +63,7 @@ class Captioner:
 def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
     """The newest finished run that has a captioner, among those of this id or recipe."""
     runs = load_runs(workspace)
-    trained = [run for run in runs if run.state == "done" and _captioners(run)]
+    trained = [run for run in runs if run.state == "done" and "captioners" in run.results]
     if not trained:
         raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' makes one")
     if wanted is None:
@@ -79,7 +80,7 @@ def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
     raise UsageError(f"no finished run is called '{wanted}'; give the id of a run or the name of its recipe: {known}")
 
 
-def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> Trained:
+def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> TrainedRun:
     recipe = check_recipe(run.recipe, f"of run {run.id}")
     features = {name: recipe.features[name] for name in recipe.captioner.features}
     for name, feature in features.items():
@@ -92,27 +93,17 @@ def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> T
     fetch_weights(features.values())
     used = {sampling_of(feature) for feature in features.values()}
     tagged = any(isinstance(feature, TaggerFeature) and feature.weights == "trained" for feature in features.values())
-    return Trained(
+    return TrainedRun(
         workspace,
         features,
         {name: how for name, how in recipe.sampling.items() if name in used},
         recipe.decoding,
         _runtime(recipe, retry_quarantined),
-        tuple(_result(workspace, run, label) for label in _captioners(run)),
-        _result(workspace, run, "prepare_text"),
-        _result(workspace, run, "train_tagger") if tagged else None,
-        _result(workspace, run, "seed") if "find_key_frames" in run.stages else None,
+        _results(workspace, run, "captioners"),
+        _results(workspace, run, "text")[0],
+        _results(workspace, run, "tagger")[0] if tagged else None,
+        _results(workspace, run, "refocused")[0] if "refocused" in run.results else None,
     )
-
-
-def _captioners(run: RunRecord) -> list[str]:
-    """The labels of the stages whose captioner speaks at the end of a run: one, or those of an ensemble."""
-    for last in _TRAINED_BY:
-        if last in run.stages:
-            return [last]
-        if several := [label for label in run.stages if label.startswith(f"{last}[")]:
-            return several
-    return []
 
 
 def _runtime(recipe: Recipe, retry_quarantined: bool) -> Runtime:
@@ -121,12 +112,14 @@ def _runtime(recipe: Recipe, retry_quarantined: bool) -> Runtime:
     return recipe.runtime.model_copy(update=here)
 
 
-def _result(workspace: Workspace, run: RunRecord, label: str) -> ArtifactRef:
-    """What a stage of the run made."""
-    stage, key = run.stages[label]
-    done = workspace.done(stage, key)
-    if done is None:
-        raise MissingFeatures(
-            f"the {stage} of run {run.id} is gone from {workspace.root}; run 'longtake run {run.recipe_name}' again"
-        )
-    return done.ref
+def _results(workspace: Workspace, run: RunRecord, name: str) -> tuple[ArtifactRef, ...]:
+    """Results of the run, by the name that its record keeps them by."""
+    refs = []
+    for stage, key in run.results[name]:
+        done = workspace.done(stage, key)
+        if done is None:
+            raise MissingFeatures(
+                f"the {stage} of run {run.id} is gone from {workspace.root}; run 'longtake run {run.recipe_name}' again"
+            )
+        refs.append(done.ref)
+    return tuple(refs)

@@ -10,31 +10,34 @@ from storage.datasets.demo import DemoOptions, draw_world
 from storage.errors import UsageError
 from storage.files.hashing import digest
 from storage.workspace import Workspace
-from tasks.framework.progress import console, meter
+from tasks.framework.progress import console, progress_bar
 
 
-def demo_recipe(workspace: Workspace, settings: Sequence[str], draw: bool = True, name: str = "demo") -> Recipe:
-    """A recipe for the demo world with its folder filled in. Another seed or size is another world beside the first."""
-    recipe = load_recipe(name, settings)
-    if not isinstance(recipe.dataset, DemoOptions):
+def check_demo(name: str, settings: Sequence[str], draw: bool) -> None:
+    """Refuse a recipe that is not for the demo world; draw the world of one that says where it should be."""
+    world = load_recipe(name, settings).dataset
+    if not isinstance(world, DemoOptions):
         raise UsageError("'longtake demo' draws its own data; for other data use 'longtake run RECIPE --data FOLDER'")
-    return _placed(workspace, recipe, recipe.dataset, draw)
+    if draw and world.path is not None:
+        _draw(world)
 
 
 def placed_recipe(
-    workspace: Workspace, name: str, settings: Sequence[str], data: Path | str | None, kind: str | None
+    workspace: Workspace,
+    name: str,
+    settings: Sequence[str],
+    data: Path | str | None = None,
+    kind: str | None = None,
+    draw: bool = True,
 ) -> Recipe:
-    """A recipe with the folder of its data: the given one, or for the demo a world that is drawn if it is not there."""
+    """A recipe with the folder of its data: the given one, or for the demo a world of its own in the workspace, drawn if it
+    is not there. Another seed or size is another world beside the first."""
     recipe = load_recipe(name, settings, data, kind)
-    if isinstance(recipe.dataset, DemoOptions) and recipe.dataset.path is None:
-        return _placed(workspace, recipe, recipe.dataset, True)
-    return recipe
-
-
-def _placed(workspace: Workspace, recipe: Recipe, world: DemoOptions, draw: bool) -> Recipe:
-    if world.path is None:
-        key = digest(world.model_dump(mode="json", exclude={"path", "name"}))
-        world = world.model_copy(update={"path": str(workspace.root / "data" / f"demo-{key[:12]}")})
+    world = recipe.dataset
+    if not isinstance(world, DemoOptions) or world.path is not None:
+        return recipe
+    key = digest(world.model_dump(mode="json", exclude={"path", "name"}))
+    world = world.model_copy(update={"path": str(workspace.root / "data" / f"demo-{key[:12]}")})
     if draw:
         _draw(world)
     return recipe.model_copy(update={"dataset": world})
@@ -42,7 +45,7 @@ def _placed(workspace: Workspace, recipe: Recipe, world: DemoOptions, draw: bool
 
 def _draw(world: DemoOptions) -> None:
     total = world.train + world.val + world.test
-    with meter("drawing the demo world", total, "clips") as shown:
-        drawn = draw_world(Path(str(world.path)), world, progress=lambda done, _total: shown.to(done))
+    with progress_bar("drawing the demo world", total, "clips") as shown:
+        drawn = draw_world(Path(str(world.path)), world, progress=lambda done, _total: shown.update_to(done))
     if drawn:
         console.print(f"[green]✓[/] demo world drawn: {total} clips in {world.path}", highlight=False, soft_wrap=True)

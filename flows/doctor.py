@@ -84,7 +84,7 @@ def _decoding() -> Finding:
     from storage.errors import BadMedia, StorageError
     from storage.media.decode_pool import DecodePool
     from storage.media.frame_sampling import Uniform
-    from storage.media.frame_stream import WHOLE, DecodeJob, FrameRequest, gather, stream_frames
+    from storage.media.frame_stream import DecodeJob, FrameRequest, gather, stream_frames
     from storage.media.probe import probe
 
     frames = np.stack([np.full((64, 64, 3), shade, np.uint8) for shade in (40, 120, 200)])
@@ -92,7 +92,7 @@ def _decoding() -> Finding:
         path = Path(folder) / "clip.mp4"
         path.write_bytes(encode_clip(frames, np.zeros(4000, np.float32), 12))
         try:
-            job = DecodeJob(path, {"all": FrameRequest(Uniform(frames=3), WHOLE)}, None, probe(path))
+            job = DecodeJob(path, {"all": FrameRequest(Uniform(frames=3))}, None, probe(path))
             with DecodePool(1, 60.0) as pool:
                 ((_, images),) = (
                     (job, gather(events)["all"].images) for job, events in pool.stream(stream_frames, [job])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +9,15 @@ from pydantic import TypeAdapter
 
 from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
 from storage.errors import StorageError, UsageError
-from storage.features.exporting import ExportReport, Form, export_features
+from storage.features.exporting import ExportFormat, ExportReport, export_features
 from storage.features.import_sources import read_ids
 from storage.features.importing import ImportReport, import_features, imports
-from storage.features.maintenance import Progress
 from storage.features.remote_store import RemoteFeatures, Transfer
 from storage.features.store import FeatureDType, FeatureStore
 from storage.records import Problem
 from storage.workspace import Workspace
 from tasks.extraction.extractors import IMPORTED
-from tasks.framework.progress import Meter, meter
+from tasks.framework.progress import progress_on_demand
 
 _MEGABYTE = 1_000_000
 
@@ -43,7 +40,7 @@ def import_into(
         options = TypeAdapter(DatasetOptions).validate_python({"kind": kind or detect_kind(root)})
         known = {video.id for video in read_dataset(options, root).videos}
     store = workspace.feature_store(IMPORTED, name)
-    with workspace.lock(f"import-{name}"), _metered("importing features", "rows") as progress:
+    with workspace.lock(f"import-{name}"), progress_on_demand("importing features", "rows") as progress:
         return import_features(store, source, ids=ids, known_ids=known, name=name, dtype=dtype, progress=progress)
 
 
@@ -77,7 +74,7 @@ def describe_store(name: str, store: FeatureStore) -> dict[str, Any]:
         "without_steps": sum(not length for length in lengths.values()),
         "older_rows": len(view) - len(lengths),
         "damaged": sum(view.table()["damaged"].to_pylist()),
-        "shape": ["L", *(store.tail or ())],
+        "shape": ["L", *(store.feature_shape or ())],
         "dtype": store.dtype.name,
         "bytes": sum(path.stat().st_size for path in files),
         "segments": len(view.segments),
@@ -98,7 +95,7 @@ def verify_stores(workspace: Workspace, name: str | None, drop: bool) -> tuple[d
     found: dict[str, list[Problem]] = {}
     left = 0
     for full in names:
-        with _metered(f"verifying {full}", "rows") as progress:
+        with progress_on_demand(f"verifying {full}", "rows") as progress:
             try:
                 store = FeatureStore.open(workspace.features / full)
             except StorageError as error:
@@ -114,20 +111,20 @@ def verify_stores(workspace: Workspace, name: str | None, drop: bool) -> tuple[d
 
 
 def export_store(
-    workspace: Workspace, name: str, form: Form, path: Path | None, ids: Path | None, overwrite: bool
+    workspace: Workspace, name: str, form: ExportFormat, path: Path | None, ids: Path | None, overwrite: bool
 ) -> ExportReport:
     """Export a store to a folder of .npy or an HDF5 file, by default beside the user: <name> or <name>.h5."""
     _, store = find_store(workspace, name)
     target = path or Path(store.path.name if form == "npy" else f"{store.path.name}.h5")
     wanted = None if ids is None else [line for line in read_ids(ids) if line]
-    with _metered("exporting features", "rows") as progress:
+    with progress_on_demand("exporting features", "rows") as progress:
         return export_features(store, form, target, ids=wanted, overwrite=overwrite, progress=progress)
 
 
 def push_store(workspace: Workspace, name: str, url: str) -> tuple[str, Transfer]:
     """Send a store to S3-like storage -> its whole name, what was done."""
     full, store = find_store(workspace, name)
-    with _metered("pushing features", "MB", _MEGABYTE) as progress:
+    with progress_on_demand("pushing features", "MB", _MEGABYTE) as progress:
         return full, RemoteFeatures(url).mirror(full, store.path).push(progress)
 
 
@@ -140,7 +137,7 @@ def pull_store(workspace: Workspace, name: str, url: str) -> tuple[str, Transfer
         what = f"several stores called '{name}'" if found else f"no feature store '{name}'"
         raise UsageError(f"{remote.url} has {what}; there are {', '.join(found or known) or 'none'}")
     local = workspace.feature_store(*found[0].split("/", 1))
-    with _metered("pulling features", "MB", _MEGABYTE) as progress:
+    with progress_on_demand("pulling features", "MB", _MEGABYTE) as progress:
         return found[0], remote.mirror(found[0], local).pull(progress)
 
 
@@ -150,18 +147,3 @@ def _folders(workspace: Workspace) -> list[Path]:
 
 def _name_of(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
-
-
-@contextmanager
-def _metered(label: str, unit: str, size: int = 1) -> Iterator[Progress]:
-    """A progress bar for work that says by itself how much there is; `size` of it make one unit."""
-    with ExitStack() as stack:
-        shown: Meter | None = None
-
-        def progress(done: int, total: int) -> None:
-            nonlocal shown
-            if shown is None:
-                shown = stack.enter_context(meter(label, -(-total // size), unit))
-            shown.to(-(-done // size))
-
-        yield progress

@@ -1,9 +1,8 @@
-"""The pipeline, as a sentence: from a folder of videos and captions to a scored captioner and a report."""
+"""The pipeline definition: from a folder of videos and captions to a scored captioner and a report. Read this first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from flows.report import page_options
 from models.captioners.vre.captioner import VreOptions
 from models.zoo import CaptionerOptions
 from storage.errors import BadInput
+from storage.media.frame_sampling import Sampling
 from storage.records import SPLITS, ArtifactRef
 from storage.workspace import Workspace
 from tasks.boost import BoostOptions, boost
@@ -32,7 +32,7 @@ from tasks.train_embedding import train_embedding
 from tasks.train_tagger import TrainTaggerOptions, train_tagger
 from tasks.weigh_captions import weigh_captions
 
-# In the order of the sentence; but a captioner may be seeded before and after its key frames are found.
+# In the order of the definition; but a captioner may be seeded before and after its key frames are found.
 STAGES: tuple[Stage, ...] = (
     catalogue,
     prepare_text,
@@ -51,168 +51,139 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def pipeline(do: Planner, recipe: Recipe) -> None:
-    """Everything a recipe asks for. `do` is called once a stage; each call names exactly what the stage depends on."""
-    split = recipe.evaluation.split
+def pipeline(add: Planner, recipe: Recipe) -> None:
+    """Everything a recipe asks for. `add` is called once per stage; each call names exactly what the stage depends on.
+    `results` are what the report reads, under the names that a run's record keeps them by."""
+    split, results = recipe.evaluation.split, add.results
 
-    data = do(catalogue, recipe.dataset)
-    text = do(prepare_text, recipe.text, captions=data.part("captions"))
-    weighed = _weights(do, recipe, data)
-    frames = {
-        f"frames_{name}": do(
-            sample_frames, SamplingOptions(sampling=how), f"sample_frames[{name}]", videos=data.part("videos")
-        )
-        for name, how in _samplings_in_use(recipe).items()
-    }
-    tagger = _tagger(do, recipe, data, text)
-    features = do(
-        extract_features,
-        ExtractOptions(dataset=recipe.dataset.name, features=recipe.features, sampling=_samplings_in_use(recipe)),
-        videos=data.part("videos"),
-        **tagger,
-        **frames,
+    data = results["catalogue"] = add(catalogue, recipe.dataset)
+    text = results["text"] = add(prepare_text, recipe.text, captions=data.part("captions"))
+    weights = _caption_weights(add, recipe, data)
+    samplings = _samplings_in_use(recipe)
+    results["frame_plans"] = frame_plans = tuple(
+        add(sample_frames, SamplingOptions(sampling=how), f"sample_frames[{name}]", videos=data.part("videos"))
+        for name, how in samplings.items()
     )
-    neighbours = _neighbours(do, recipe, data, features)
-    tables = neighbours | _embedding(do, recipe, text, features)
-    trained = _trained(do, recipe, text, features, weighed, tables)
-    captions = do(
+    tagger = _tagger(add, recipe, data, text)
+    options = ExtractOptions(dataset=recipe.dataset.name, features=recipe.features, sampling=samplings)
+    features = results["features"] = add(
+        extract_features, options, videos=data.part("videos"), tagger=tagger, frame_plans=frame_plans
+    )
+    neighbours = _neighbours(add, recipe, data, features)
+    embedding = _embedding(add, recipe, text, features)
+    net, features = _train(add, recipe, text, features, weights, embedding, neighbours)
+    captioners, read = results["captioners"], _feature_parts(features, net.features, split)
+    captions = results["captions"] = add(
         caption,
         CaptionOptions(split=split, search=recipe.decoding),
+        captioners=captioners,
         text=text.part("train"),
         videos=data.part(f"videos/{split}"),
-        **trained.captioners,
-        **trained.read(split),
+        features=read,
     )
-    scores = do(
+    results["scores"] = add(
         evaluate,
         recipe.evaluation,
+        captioners=captioners,
         captions=captions,
-        text=text.part(split),
-        text_train=text.part("train"),
-        **trained.captioners,
-        **trained.read(split),
+        text=text.part(*dict.fromkeys((split, "train"))),
+        features=read,
     )
-    do(
-        report,
-        page_options(recipe),
-        catalogue=data,
-        text=text,
-        features=features,
-        captions=captions,
-        scores=scores,
-        **trained.stages,
-        **neighbours,
-        **tagger,
-        **frames,
-    )
+    add(report, page_options(recipe), **results)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What training came to: the captioners that speak (one, or an ensemble), what they read, and every stage of theirs."""
-
-    captioners: dict[str, ArtifactRef]
-    options: CaptionerOptions
-    features: ArtifactRef
-    stages: dict[str, ArtifactRef]
-
-    def read(self, *splits: str) -> dict[str, ArtifactRef]:
-        return _features(self.features, self.options.features, splits)
-
-
-def _trained(
-    do: Planner,
+def _train(
+    add: Planner,
     recipe: Recipe,
     text: ArtifactRef,
     features: ArtifactRef,
-    weighed: dict[str, ArtifactRef],
-    tables: dict[str, ArtifactRef],
-) -> Trained:
-    """Seeded, then boosted where the recipe asks for it. Several seeds are several captioners."""
-    net, texts = recipe.captioner, {"text_train": text.part("train"), "text_val": text.part("val")}
+    weights: ArtifactRef | None,
+    embedding: ArtifactRef | None,
+    neighbours: ArtifactRef | None,
+) -> tuple[CaptionerOptions, ArtifactRef]:
+    """Seed, then boost where the recipe asks for it; several seeds give several captioners, an ensemble. Returns what the
+    captioners are and the features that they read."""
+    net, results, text = recipe.captioner, add.results, text.part("train", "val")
     seeds = recipe.ensemble.seeds if recipe.ensemble else (recipe.seeding.seed,)
 
-    def seeded(n: int, label: str = "", **changes: Any) -> ArtifactRef:
-        how = recipe.seeding.model_copy(update={"seed": n, **changes})
+    def seeded(number: int, label: str = "", **changes: Any) -> ArtifactRef:
+        how = recipe.seeding.model_copy(update={"seed": number, **changes})
         options = SeedOptions(captioner=net, seeding=how, max_words=recipe.decoding.max_length)
-        return do(seed, options, label, **texts, **weighed, **_features(features, net.features, ("train", "val")))
+        read = _feature_parts(features, net.features, "train", "val")
+        return add(seed, options, label, features=read, text=text, weights=weights)
 
-    stages = _numbered("seeded", [seeded(n, f"seed[{n}]" if recipe.ensemble else "") for n in seeds])
-    captioners = _numbered("captioner", stages.values())
+    captioners = tuple(seeded(number, f"seed[{number}]" if recipe.ensemble else "") for number in seeds)
     if recipe.key_frames is not None and isinstance(net, VreOptions):
-        refocused = stages["seeded"]
-        features = do(
+        results["refocused"] = refocused = captioners[0]
+        features = results["key_frames"] = add(
             find_key_frames, FindingOptions(), features=features, captioner=refocused, text=text.part("train")
         )
         net = net.model_copy(update={"key_frames": KEY_FRAMES})
         # Both steps from the start: there is no refocusing module that would have to wait for the first.
         changes = {"refocus_after": 0, "epochs": recipe.key_frames.epochs or recipe.seeding.epochs}
-        again = seeded(seeds[0], "seed[key_frames]", **changes)
-        stages = {"refocused": refocused, "key_frames": features, "seeded": again}
-        captioners = {"captioner": again}
+        captioners = (seeded(seeds[0], "seed[key_frames]", **changes),)
+    results["seeded"] = results["captioners"] = captioners
     if recipe.boosting is not None:
         wanted = recipe.boosting.global_reward
-        used = {} if wanted is None else tables if wanted.neighbour else {"embedding": tables["embedding"]}
-        read = texts | used | _features(features, net.features, ("train", "val"))
+        inputs = {
+            "features": _feature_parts(features, net.features, "train", "val"),
+            "text": text,
+            "embedding": embedding if wanted else None,
+            "neighbours": neighbours if wanted and wanted.neighbour else None,
+        }
         boosted = []
-        for n, start in zip(seeds, list(captioners.values()), strict=True):
-            how = recipe.boosting.model_copy(update={"seed": n}) if recipe.ensemble else recipe.boosting
+        for number, start in zip(seeds, captioners, strict=True):
+            how = recipe.boosting.model_copy(update={"seed": number}) if recipe.ensemble else recipe.boosting
             options = BoostOptions(boosting=how, max_words=recipe.decoding.max_length)
-            boosted.append(do(boost, options, f"boost[{n}]" if recipe.ensemble else "", seeded=start, **read))
-        stages |= _numbered("boosted", boosted)
-        captioners = _numbered("captioner", boosted)
-    return Trained(captioners, net, features, stages)
+            boosted.append(add(boost, options, f"boost[{number}]" if recipe.ensemble else "", seeded=start, **inputs))
+        results["boosted"] = results["captioners"] = tuple(boosted)
+    return net, features
 
 
-def _numbered(name: str, refs: Iterable[ArtifactRef]) -> dict[str, ArtifactRef]:
-    """name, name_2, name_3, ..."""
-    return {f"{name}_{n}" if n > 1 else name: ref for n, ref in enumerate(refs, 1)}
-
-
-def _samplings_in_use(recipe: Recipe) -> dict:
+def _samplings_in_use(recipe: Recipe) -> dict[str, Sampling]:
     used = {sampling_of(feature) for feature in recipe.features.values()}
     return {name: how for name, how in recipe.sampling.items() if name in used}
 
 
-def _weights(do: Planner, recipe: Recipe, data: ArtifactRef) -> dict[str, ArtifactRef]:
-    """Caption weights that are too slow to be made with the other texts; seeding reads them only if it asks for them."""
+def _caption_weights(add: Planner, recipe: Recipe, data: ArtifactRef) -> ArtifactRef | None:
+    """Caption weights too slow to be computed with the other texts; seeding reads them only if it asks for them."""
     if not recipe.weighing.meteor:
-        return {}
-    weights = do(weigh_captions, recipe.weighing, captions=data.part("captions/train"))
-    return {"weights": weights} if recipe.seeding.loss == "dxe" and recipe.seeding.weight == "meteor" else {}
+        return None
+    weights = add(weigh_captions, recipe.weighing, captions=data.part("captions/train"))
+    return weights if recipe.seeding.loss == "dxe" and recipe.seeding.weight == "meteor" else None
 
 
-def _tagger(do: Planner, recipe: Recipe, data: ArtifactRef, text: ArtifactRef) -> dict[str, ArtifactRef]:
+def _tagger(add: Planner, recipe: Recipe, data: ArtifactRef, text: ArtifactRef) -> ArtifactRef | None:
     if recipe.tagger is None:
-        return {}
+        return None
     how = recipe.tagger
     options = TrainTaggerOptions(net=how.net, training=how.training, sampling=recipe.sampling[how.sampling])
-    return {"tagger": do(train_tagger, options, videos=data.part("videos/train"), text=text.part("train"))}
+    tagger = add(train_tagger, options, videos=data.part("videos/train"), text=text.part("train"))
+    add.results["tagger"] = tagger
+    return tagger
 
 
-def _embedding(do: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> dict[str, ArtifactRef]:
+def _embedding(add: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> ArtifactRef | None:
     if recipe.embedding is None:
-        return {}
-    texts = {"text_train": text.part("train"), "text_val": text.part("val")}
-    read = _features(features, recipe.embedding.net.features, ("train", "val"))
-    return {"embedding": do(train_embedding, recipe.embedding, **texts, **read)}
+        return None
+    read = _feature_parts(features, recipe.embedding.net.features, "train", "val")
+    return add(train_embedding, recipe.embedding, features=read, text=text.part("train", "val"))
 
 
-def _neighbours(do: Planner, recipe: Recipe, data: ArtifactRef, features: ArtifactRef) -> dict[str, ArtifactRef]:
+def _neighbours(add: Planner, recipe: Recipe, data: ArtifactRef, features: ArtifactRef) -> ArtifactRef | None:
     if recipe.neighbours is None:
-        return {}
-    how = recipe.neighbours
-    others = [split for split in SPLITS if split != "train" and split in how.queries]
-    videos = {
-        "videos": data.part("videos/train"),
-        **{f"videos_{split}": data.part(f"videos/{split}") for split in others},
-    }
-    return {"neighbours": do(find_neighbours, how, **videos, **_features(features, (how.feature,), ("train", *others)))}
+        return None
+    splits = [split for split in SPLITS if split == "train" or split in recipe.neighbours.queries]
+    videos = data.part(*(f"videos/{split}" for split in splits))
+    read = _feature_parts(features, (recipe.neighbours.feature,), *splits)
+    neighbours = add(find_neighbours, recipe.neighbours, videos=videos, features=read)
+    add.results["neighbours"] = neighbours
+    return neighbours
 
 
-def _features(features: ArtifactRef, names: Iterable[str], splits: Iterable[str]) -> dict[str, ArtifactRef]:
-    """The parts of the features that a stage reads. The first is called `features`: it tells where they are."""
-    return _numbered("features", [features.part(f"{name}/{split}") for name in names for split in splits])
+def _feature_parts(features: ArtifactRef, names: Iterable[str], *splits: str) -> ArtifactRef:
+    """The features, restricted to those of these names and splits: a stage depends on no others."""
+    return features.part(*(f"{name}/{split}" for name in names for split in splits))
 
 
 def trained_stage(recipe: Recipe) -> str:

@@ -1,7 +1,7 @@
-"""Refresh: look at a data set's source, bring features, texts and neighbours up to date, tell Prefect what changed.
+"""Refresh: scan a data set's source, bring features, texts and neighbours up to date, tell Prefect what changed.
 
-Changes are told from the last run that was noted as done, and a refresh is noted after it has told: a kill in between
-makes the next one tell again, never keep silent."""
+Changes are counted from the last run that was recorded as done, and a refresh is recorded after its event was sent: a kill
+in between makes the next one send it again, never keep silent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.execute import Outcome, run_plan, run_with_prefect
+from flows.execute import FlowCall, RunOutcome, execute, run_plan
 from flows.pipeline import plan_pipeline
-from flows.plan import Plan
+from flows.plan import Plan, runs_like
 from flows.recipe import Recipe, recipe_text
 from storage.catalogue import Changes
 from storage.files.folder_fingerprint import folder_fingerprint
-from storage.runs import RunRecord, load_runs
 from storage.workspace import Completion, Workspace
 from tasks.catalogue import changes_since
 from tasks.extraction.pretrained import fetch_weights
@@ -25,7 +24,7 @@ from tasks.extraction.pretrained import fetch_weights
 
 @dataclass(frozen=True)
 class DatasetChanges:
-    """What a look at the source found: the plan to take it in, and what changed since the last run and training."""
+    """What a scan of the source found: the plan to take it in, and what changed since the last run and training."""
 
     plan: Plan
     key: str
@@ -52,19 +51,19 @@ class DatasetChanges:
 class Refreshed:
     """What a refresh came to."""
 
-    news: DatasetChanges
-    outcome: Outcome | None
+    changes: DatasetChanges
+    outcome: RunOutcome | None
     retrain: bool
 
     def payload(self) -> dict[str, Any]:
         """What the event and `--json` tell."""
-        plan = self.news.plan
+        plan = self.changes.plan
         return {
             "dataset": plan.recipe.dataset.name,
             "data": str(plan.data),
-            **asdict(self.news.changes),
-            "key": self.news.key,
-            "since_training": self.news.since_training.videos,
+            **asdict(self.changes.changes),
+            "key": self.changes.key,
+            "since_training": self.changes.since_training.videos,
             "retrain": self.retrain,
         }
 
@@ -74,68 +73,67 @@ def find_changes(recipe: Recipe, workspace: Workspace) -> DatasetChanges:
     until = "find_neighbours" if recipe.neighbours else "extract_features"
     plan = plan_pipeline(recipe, workspace, until=until)
     step = plan.steps[0]
-    key, last, trained = step.job.ref.key, _catalogue_of_last(plan), _catalogue_of_last(plan, "seed")
+    key, last, trained = step.ref.key, _last_catalogue(plan), _last_catalogue(plan, "seed")
 
     def since(before: Completion | None) -> Changes:
         same = before is not None and before.ref.key == key
-        return Changes() if same else changes_since(workspace, before, step.job.prepared)
+        return Changes() if same else changes_since(workspace, before, step.prepared)
 
     return DatasetChanges(plan, key, last.ref.key if last else "", since(last), since(trained))
 
 
-def _catalogue_of_last(plan: Plan, stage: str = "catalogue") -> Completion | None:
+def _last_catalogue(plan: Plan, stage: str = "catalogue") -> Completion | None:
     """The catalogue of the last run of this recipe on this data set that ended well and had a stage."""
-    name, dataset = plan.recipe.name, plan.recipe.dataset.name
-
-    def fits(run: RunRecord) -> bool:
-        return run.state == "done" and (run.recipe_name, run.dataset) == (name, dataset) and stage in run.stages
-
-    for run in filter(fits, load_runs(plan.workspace)):
-        if done := plan.workspace.done(*run.stages["catalogue"]):
+    for run in runs_like(plan.workspace, plan.recipe):
+        if run.state == "done" and stage in run.stages and (done := plan.workspace.done(*run.stages["catalogue"])):
             return done
     return None
 
 
-def refresh(news: DatasetChanges, retrain_after: int) -> Refreshed:
-    """Take the news in, inside a flow, and send the event if the data changed."""
+def refresh(changes: DatasetChanges, retrain_after: int) -> Refreshed:
+    """Take the changes in, inside a flow, and send the event if the data changed."""
     from prefect.logging import get_run_logger
 
     from flows.orchestration.artifacts import name_run
     from flows.orchestration.events import DATASET_CHANGED, ENOUGH, resource, send
 
-    plan = news.plan
-    retrain = news.data_changed and news.since_training.videos >= retrain_after
-    if not news.any:
-        name_run(str(news), {f"recipe:{plan.recipe.name}", f"dataset:{plan.recipe.dataset.name}"})
-        return Refreshed(news, None, False)
-    refreshed = Refreshed(news, None, retrain)
+    plan = changes.plan
+    retrain = changes.data_changed and changes.since_training.videos >= retrain_after
+    if not changes.any:
+        name_run(str(changes), {f"recipe:{plan.recipe.name}", f"dataset:{plan.recipe.dataset.name}"})
+        return Refreshed(changes, None, False)
+    refreshed = Refreshed(changes, None, retrain)
 
-    def tell() -> None:
+    def announce() -> None:
         about = resource(plan.recipe.dataset.name, plan.recipe.name, str(plan.workspace.root))
         send(DATASET_CHANGED, {**about, ENOUGH: "yes" if retrain else "no"}, refreshed.payload())
         enough = "enough" if retrain else "not enough yet"
-        since = f"{news.since_training} since the last training, {enough} for a new one"
-        get_run_logger().info(f"sent {DATASET_CHANGED}: {news.changes}; {since}")
+        since = f"{changes.since_training} since the last training, {enough} for a new one"
+        get_run_logger().info(f"sent {DATASET_CHANGED}: {changes.changes}; {since}")
 
-    outcome = run_plan(plan, str(news), tell if news.data_changed else None)
-    return Refreshed(news, outcome, retrain)
+    outcome = run_plan(plan, str(changes), announce if changes.data_changed else None)
+    return Refreshed(changes, outcome, retrain)
 
 
 def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> Refreshed:
-    """Look, and if there is news, run the flow. If nothing changed, nothing is started, Prefect included."""
+    """Scan, and if anything changed, run the flow. If nothing changed, nothing is started, Prefect included."""
     fetch_weights(recipe.features.values())
-    news = find_changes(recipe, workspace)
-    if not news.any:
-        return Refreshed(news, None, False)
-    from flows.orchestration.flows import refresh_flow
+    changes = find_changes(recipe, workspace)
+    if not changes.any:
+        return Refreshed(changes, None, False)
+    parameters = {
+        "run": {"recipe": recipe_text(recipe), "workspace": str(workspace.root)},
+        "retrain_after": retrain_after,
+    }
 
-    values = {"recipe": recipe_text(recipe), "workspace": str(workspace.root), "retrain_after": retrain_after}
-    refreshed: Refreshed = run_with_prefect(refresh_flow, str(news), values, len(news.plan.steps))
-    return refreshed
+    def planned_refresh(run: dict[str, Any], retrain_after: int) -> Refreshed:
+        return refresh(changes, retrain_after)
+
+    return execute(FlowCall(planned_refresh, "refresh", str(changes), parameters, len(changes.plan.steps)))
 
 
 def watch(root: Path, every: float, sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
-    """Yields at once, and again whenever the folder has changed and then stayed the same for one look: files that are
+    """Yields at once, and again whenever the folder has changed and then stayed the same for one scan: files that are
     still being copied are waited for."""
     taken = last = folder_fingerprint(root)
     yield

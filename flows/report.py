@@ -13,23 +13,11 @@ from storage.records import ArtifactRef
 from storage.runs import RunRecord, load_runs
 from storage.workspace import Workspace
 from tasks.compare_runs import ComparedRun, ComparisonOptions, compare_runs
-from tasks.framework.stage import StageRun
-from tasks.report import PageOptions, report
+from tasks.framework.stage import Input, StageRun, refs_in
+from tasks.report import SEVERAL, PageOptions, report
 
-_INPUTS = {
-    "catalogue": "catalogue",
-    "prepare_text": "text",
-    "extract_features": "features",
-    "seed": "seeded",
-    "boost": "boosted",
-    "find_key_frames": "key_frames",
-    "find_neighbours": "neighbours",
-    "train_tagger": "tagger",
-    "caption": "captions",
-    "evaluate": "scores",
-}
-"""stage -> what the report calls its result"""
-_NEEDED = ("catalogue", "prepare_text", "extract_features", "seed", "caption", "evaluate")
+_OPTIONAL = ("frame_plans", "tagger", "neighbours", "refocused", "boosted")
+"""what a report can do without, should it be gone"""
 
 
 @dataclass(frozen=True)
@@ -54,13 +42,10 @@ def page_options(recipe: Recipe) -> PageOptions:
 def build_report(workspace: Workspace, names: Sequence[str]) -> BuiltReport:
     """No name: the newest finished run. One: that run's page. Several: one page that compares them, with the first."""
     runs = find_runs(workspace, names)
-    jobs = [_report_job(workspace, run) for run in runs]
-    if len(runs) == 1:
-        _, made = jobs[0].carry_out()
-        return BuiltReport(jobs[0].context().folder / "report.html", runs, made)
-    job = _comparison_job(workspace, runs, jobs)
-    _, made = job.carry_out()
-    return BuiltReport(job.context().folder / "report.html", runs, made)
+    pages = [_report_of(workspace, run) for run in runs]
+    page = pages[0] if len(runs) == 1 else _comparison_of(workspace, runs, pages)
+    _, computed = page.execute()
+    return BuiltReport(page.folder / "report.html", runs, computed)
 
 
 def find_runs(workspace: Workspace, names: Sequence[str]) -> list[RunRecord]:
@@ -92,47 +77,33 @@ def _some(runs: Sequence[RunRecord]) -> str:
     return shown + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
 
 
-def _report_job(workspace: Workspace, run: RunRecord) -> StageRun:
+def _report_of(workspace: Workspace, run: RunRecord) -> StageRun:
     """The report of a run as its record has it: of the very results that it used, whatever the data is like by now."""
     recipe = check_recipe(run.recipe, f"of run {run.id}")
-    inputs = {}
-    for label, name in _input_names(run).items():
-        stage, key = run.stages[label]
-        if workspace.done(stage, key) is None:
-            if stage in _NEEDED:
-                raise UsageError(
-                    f"run {run.id} ({run.title}) used {stage} {key[:12]}, which is not there any more; "
-                    f"'longtake run {run.recipe_name} --data {run.data}' makes it again"
-                )
-            continue
-        inputs[name] = ArtifactRef(stage, f"artifacts/{stage}/{key}", key)
-    return report.job(workspace, Path(run.data), recipe.runtime, page_options(recipe), inputs)
+    inputs: dict[str, Input] = {}
+    for name, found in run.results.items():
+        if gone := next((each for each in found if workspace.done(*each) is None), None):
+            if name in _OPTIONAL:
+                continue
+            stage, key = gone
+            raise UsageError(
+                f"run {run.id} ({run.title}) used {stage} {key[:12]}, which is not there any more; "
+                f"'longtake run {run.recipe_name} --data {run.data}' computes it again"
+            )
+        refs = tuple(ArtifactRef(stage, f"artifacts/{stage}/{key}", key) for stage, key in found)
+        inputs[name] = refs if name in SEVERAL else refs[0]
+    return report.bind(workspace, Path(run.data), recipe.runtime, page_options(recipe), inputs)
 
 
-def _input_names(run: RunRecord) -> dict[str, str]:
-    """label -> what the report calls the stage's result, as the pipeline does: of an ensemble's stages the first has the plain
-    name, the others a number; where key frames were found, the captioner that found them is the refocused one."""
-    names: dict[str, str] = {}
-    for label, (stage, _) in run.stages.items():
-        if stage == "sample_frames":
-            names[label] = f"frames_{label[len('sample_frames[') : -1]}"
-        elif label == "seed" and "find_key_frames" in run.stages:
-            names[label] = "refocused"
-        elif name := _INPUTS.get(stage):
-            count = sum(known == name or known.startswith(f"{name}_") for known in names.values())
-            names[label] = f"{name}_{count + 1}" if count else name
-    return names
-
-
-def _comparison_job(workspace: Workspace, runs: Sequence[RunRecord], jobs: Sequence[StageRun]) -> StageRun:
-    compared: list[ComparedRun] = []
-    inputs: dict[str, ArtifactRef] = {}
-    for n, (run, job) in enumerate(zip(runs, jobs, strict=True)):
-        shown: Any = job.options
+def _comparison_of(workspace: Workspace, runs: Sequence[RunRecord], pages: Sequence[StageRun]) -> StageRun:
+    compared = []
+    for run, page in zip(runs, pages, strict=True):
+        shown: Any = page.options
         compared.append(ComparedRun(id=run.id, made_at=run.finished_at or run.started_at, recipe=shown.recipe))
-        parts = dict(job.inputs)
-        if job.done():
-            parts["report"] = job.ref
-        inputs |= {f"run{n}_{name}": ref for name, ref in parts.items()}
+    inputs: dict[str, Input] = {
+        name: tuple(next(iter(refs_in(page.inputs.get(name, ()))), None) for page in pages)
+        for name in ("text", "features", "seeded", "boosted", "captions", "scores")
+    }
+    inputs["reports"] = tuple(page.ref if page.find_completion() else None for page in pages)
     options = ComparisonOptions(runs=tuple(compared))
-    return compare_runs.job(workspace, Path(runs[0].data), jobs[0].runtime, options, inputs)
+    return compare_runs.bind(workspace, Path(runs[0].data), pages[0].runtime, options, inputs)

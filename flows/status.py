@@ -11,13 +11,14 @@ from rich.table import Table
 from flows.cli.options import typed
 from flows.cli.printing import print_next, print_problems
 from flows.pipeline import plan_pipeline
-from flows.plan import Plan, Step
+from flows.plan import Plan
 from flows.recipe import Recipe, shipped_recipes
 from storage.features.store import FeatureStore
 from storage.runs import load_runs
 from storage.workspace import Workspace
-from tasks.extraction.extractors import Source
+from tasks.extraction.extractors import FeatureSource
 from tasks.framework.quarantine import gather_problems
+from tasks.framework.stage import StageRun
 
 _COLOURS = {"done": "green", "stale": "yellow", "missing": "cyan", "forced": "magenta"}
 _RUN_COLOURS = {"done": "green", "failed": "red"}
@@ -38,7 +39,7 @@ def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bo
     """The plan, the features' progress, the quarantine, and the last runs of a recipe. `again`: what would run it."""
     plan = plan_pipeline(recipe, workspace)
     features = feature_progress(plan)
-    problems = gather_problems(workspace, [step.job.ref for step in plan.steps if step.done])
+    problems = gather_problems(workspace, [step.ref for step in plan.steps if step.completion])
     runs = [run for run in load_runs(workspace) if run.recipe_name == recipe.name]
     if as_json:
         more = {"features": features, "problems": [_problem(p) for p in problems]}
@@ -89,14 +90,14 @@ def feature_progress(plan: Plan) -> list[dict[str, Any]]:
     catalogue, extraction = plan.step("catalogue"), plan.step("extract_features")
     if catalogue is None or extraction is None:
         return []
-    keys = catalogue.job.prepared.record_keys
+    keys = catalogue.prepared.record_keys
     rows = []
-    for source in extraction.job.prepared.values():
+    for source in extraction.prepared.values():
         rows.append({"feature": source.name, "fresh": _fresh(plan.workspace, source, keys), "wanted": len(keys)})
     return rows
 
 
-def _fresh(workspace: Workspace, source: Source, keys: dict[str, str]) -> int:
+def _fresh(workspace: Workspace, source: FeatureSource, keys: dict[str, str]) -> int:
     path = workspace.features / source.store
     if not (path / "zarr.json").is_file():
         return 0
@@ -108,9 +109,9 @@ def _print_steps(plan: Plan, out: Console) -> None:
     table = Table("stage", "state", "items", "took", "why", box=None, padding=(0, 2, 0, 0))
     for step in plan.steps:
         state = f"[{_COLOURS[step.state]}]{step.state}[/]"
-        count = f"{step.done.ref.count:,}" if step.done else ""
-        took = f"{step.done.seconds:.1f} s" if step.done else ""
-        table.add_row(escape(step.label), state, count, took, escape(step.why))
+        count = f"{step.completion.ref.count:,}" if step.completion else ""
+        took = f"{step.completion.seconds:.1f} s" if step.completion else ""
+        table.add_row(escape(step.label), state, count, took, escape(step.reason))
     out.print(table)
 
 
@@ -130,14 +131,14 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
     return {"recipe": plan.recipe.name, "data": str(plan.data), "stages": [_step_json(step) for step in plan.steps]}
 
 
-def _step_json(step: Step) -> dict[str, Any]:
+def _step_json(step: StageRun) -> dict[str, Any]:
     return {
         "stage": step.label,
         "state": step.state,
-        "why": step.why,
-        "key": step.job.ref.key,
-        "items": step.done.ref.count if step.done else None,
-        "seconds": step.done.seconds if step.done else None,
+        "why": step.reason,
+        "key": step.ref.key,
+        "items": step.completion.ref.count if step.completion else None,
+        "seconds": step.completion.seconds if step.completion else None,
     }
 
 

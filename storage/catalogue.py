@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from storage.datasets.dataset import Dataset
 from storage.errors import StorageError
 from storage.files.atomic import write_parquet
-from storage.files.file_cache import FileCache, Probed
+from storage.files.file_cache import CachedProbe, FileCache
 from storage.files.hashing import digest, digest_rows
 from storage.records import SPLITS, Caption, Problem, VideoRecord
 
@@ -57,7 +57,7 @@ _PROBLEM_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Inventory:
+class DatasetSnapshot:
     """A data set and the content key of each of its videos."""
 
     dataset: Dataset
@@ -97,12 +97,12 @@ class Inventory:
         return digest(self.dataset.name, self.parts, digest_rows(problems))
 
 
-def take_inventory(
+def snapshot_dataset(
     dataset: Dataset, file_cache: FileCache, progress: Callable[[int, int], None] | None = None
-) -> Inventory:
+) -> DatasetSnapshot:
     sources = sorted({video.source for video in dataset.videos if video.source})
     keys = file_cache.fingerprint(dataset.root, sources, progress)
-    return Inventory(dataset, {source: key for source, key in keys.items() if key})
+    return DatasetSnapshot(dataset, {source: key for source, key in keys.items() if key})
 
 
 def record_key(video: VideoRecord, contents: Mapping[str, str]) -> str:
@@ -178,7 +178,7 @@ def _read(path: Path) -> pa.Table:
         raise StorageError(f"cannot read {path}: {error}; run again with '--force catalogue'") from error
 
 
-def write_catalogue(folder: Path, inventory: Inventory, probes: Mapping[str, Probed]) -> Counter[str]:
+def write_catalogue(folder: Path, inventory: DatasetSnapshot, probes: Mapping[str, CachedProbe]) -> Counter[str]:
     """Write the three tables; returns how many videos are usable, quarantined, absent or damaged."""
     dataset, counts = inventory.dataset, Counter[str]()
     problems = list(dataset.problems)
@@ -186,18 +186,18 @@ def write_catalogue(folder: Path, inventory: Inventory, probes: Mapping[str, Pro
     for video in dataset.videos:
         content = inventory.contents.get(video.source or "")
         probed = probes.get(content or "")
-        facts = probed.facts if probed else None
+        metadata = probed.metadata if probed else None
         start, end = video.segment or (None, None)
         row = {"id": video.id, "source": video.source, "split": video.split, "start": start, "end": end}
-        row |= {"key": inventory.record_keys[video.id], "content": content, "usable": facts is not None}
+        row |= {"key": inventory.record_keys[video.id], "content": content, "usable": metadata is not None}
         for name in ("frames", "fps", "duration", "width", "height", "codec", "has_audio", "damaged"):
-            row[name] = facts.get(name) if facts else None
+            row[name] = metadata.get(name) if metadata else None
         rows.append(row)
-        counts["usable" if facts else "absent" if video.source is None else "quarantined"] += 1
-        if video.source is not None and facts is None:
+        counts["usable" if metadata else "absent" if video.source is None else "quarantined"] += 1
+        if video.source is not None and metadata is None:
             kind, reason = (probed.bad_kind, probed.bad_reason) if probed else ("unreadable", "the file cannot be read")
             problems.append(Problem(video.id, kind, reason, video.source, quarantined=True))
-        elif facts and facts.get("damaged"):
+        elif metadata and metadata.get("damaged"):
             counts["damaged"] += 1
             reason = "the file promises more than it holds; only what can be decoded is used"
             problems.append(Problem(video.id, "damaged", reason, video.source or ""))
@@ -241,7 +241,7 @@ class Changes:
         return ", ".join(words) or "splits or problems changed"
 
 
-def compare(before: Catalogue, after: Inventory) -> Changes:
+def compare(before: Catalogue, after: DatasetSnapshot) -> Changes:
     """What changed between a catalogue and an inventory."""
     old = dict(zip(before.videos["id"].to_pylist(), before.videos["key"].to_pylist(), strict=True))
     new = after.record_keys

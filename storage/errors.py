@@ -101,7 +101,7 @@ _REMEDIES = {
 }
 
 
-def may_pass(error: OSError) -> bool:
+def is_transient(error: OSError) -> bool:
     """Whether the same call may succeed a while later."""
     return error.errno in _PASSING
 
@@ -109,7 +109,7 @@ def may_pass(error: OSError) -> bool:
 def explain_os_error(error: OSError, where: Path | str) -> StorageError:
     """The same failure in words a person can act on."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk, then run the same command; finished work is kept")
-    kind = TransientError if may_pass(error) else StorageError
+    kind = TransientError if is_transient(error) else StorageError
     return kind(f"cannot write {error.filename or where}: {error.strerror or error}; {remedy}")
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import MissingFeatures, StorageError
 
-_FACTS = b"longtake_neighbours"
+_METADATA = b"longtake_neighbours"
 _SCHEMA = pa.schema(
     [
         ("video_id", pa.string()),
@@ -32,7 +32,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class NeighbourFacts:
+class NeighbourMetadata:
     """What a table was made from."""
 
     feature: str
@@ -53,7 +53,7 @@ def neighbour_table(
     items: Sequence[str],
     numbers: npt.NDArray[np.int64],
     distances: npt.NDArray[np.float64],
-    facts: NeighbourFacts,
+    metadata: NeighbourMetadata,
 ) -> pa.Table:
     """n ids, the ids of the items, numbers of items (n, k) and distances (n, k) -> one row an id."""
     offsets = pa.array(np.arange(len(ids) + 1) * numbers.shape[1], pa.int32())
@@ -63,7 +63,7 @@ def neighbour_table(
         pa.ListArray.from_arrays(offsets, pa.array(items, pa.string()).take(pa.array(numbers.ravel()))),
         pa.ListArray.from_arrays(offsets, pa.array(distances.ravel())),
     ]
-    return pa.table(columns, schema=_SCHEMA.with_metadata({_FACTS: json.dumps(asdict(facts)).encode()}))
+    return pa.table(columns, schema=_SCHEMA.with_metadata({_METADATA: json.dumps(asdict(metadata)).encode()}))
 
 
 def block_path(folder: Path, split: str, start: int, stop: int) -> Path:
@@ -71,18 +71,18 @@ def block_path(folder: Path, split: str, start: int, stop: int) -> Path:
     return folder / "blocks" / f"rows-{split}-{start:08}-{stop:08}.parquet"
 
 
-def read_block(path: Path, facts: NeighbourFacts) -> pa.Table | None:
+def read_block(path: Path, metadata: NeighbourMetadata) -> pa.Table | None:
     """The rows in a block's file; None if there is no such file, or it was made from something else."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException):
         return None
-    return table if _facts_of(table, path) == facts else None
+    return table if _metadata_of(table, path) == metadata else None
 
 
-def _facts_of(table: pa.Table, path: Path) -> NeighbourFacts:
+def _metadata_of(table: pa.Table, path: Path) -> NeighbourMetadata:
     try:
-        return NeighbourFacts(**json.loads((table.schema.metadata or {})[_FACTS]))
+        return NeighbourMetadata(**json.loads((table.schema.metadata or {})[_METADATA]))
     except (KeyError, ValueError, TypeError) as error:
         raise StorageError(
             f"{path} does not say what it was made from ({error!r}); run with '--force find_neighbours'"
@@ -94,7 +94,7 @@ class Neighbours:
     """The nearest training videos of every video in a table."""
 
     table: pa.Table
-    facts: NeighbourFacts
+    metadata: NeighbourMetadata
 
     @classmethod
     def open(cls, folder: Path) -> Neighbours:
@@ -103,7 +103,7 @@ class Neighbours:
             table = pq.read_table(path)
         except (OSError, pa.ArrowException) as error:
             raise StorageError(f"cannot read {path}: {error}; run with '--force find_neighbours'") from error
-        return cls(table, _facts_of(table, path))
+        return cls(table, _metadata_of(table, path))
 
     def __len__(self) -> int:
         return self.table.num_rows
@@ -116,7 +116,7 @@ class Neighbours:
         """The nearest training videos of one video and how far they are, nearest first; never the video itself."""
         if video_id not in self._rows:
             raise MissingFeatures(
-                f"{video_id} is not in the table of nearest neighbours: it has no '{self.facts.feature}' features, or its "
+                f"{video_id} is not in the table of nearest neighbours: it has no '{self.metadata.feature}' features, or its "
                 "split is not among the recipe's neighbours.queries"
             )
         row = self._rows[video_id]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from storage.errors import UnsafeId
+from storage.files.hashing import digest
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+TimeSpan = tuple[float, float]
+"""start and end in seconds"""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029/\\]")
 
@@ -39,7 +42,7 @@ class VideoRecord:
     id: str
     source: str | None
     split: Split
-    segment: tuple[float, float] | None = None
+    segment: TimeSpan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
-    """What every stage returns: where its result is and what it was made from. JSON, never a tensor.
+    """A reference to a stage's result: where it is and the key of what it was computed from. JSON, never a tensor.
 
     `parts` maps the name of a part (such as "captions/train") to a key of its own, so that a later stage can depend on
-    exactly what it reads."""
+    exactly what it reads; `selected` names the parts that this reference is restricted to (none: the whole result)."""
 
     kind: str
     uri: str
@@ -76,24 +79,24 @@ class ArtifactRef:
     count: int = 0
     made_by: str = ""
     parts: dict[str, str] = field(default_factory=dict)
+    selected: tuple[str, ...] = ()
 
-    def part(self, name: str) -> ArtifactRef:
-        """A reference to one part: same place, the part's own key, and the parts below it ("videos" has "videos/train")."""
-        if name not in self.parts:
-            raise KeyError(f"{self.kind} has no part '{name}'; it has {', '.join(sorted(self.parts)) or 'none'}")
-        below = {part: key for part, key in self.parts.items() if part.startswith(f"{name}/")}
-        return ArtifactRef(f"{self.kind}:{name}", self.uri, self.parts[name], self.count, self.made_by, below)
+    def part(self, *names: str) -> ArtifactRef:
+        """A reference to some parts: same place, a key of these parts alone. Of one part, the parts below it stay ("videos"
+        has "videos/train"); of several, just those that are named."""
+        if missing := next((name for name in names if name not in self.parts), None):
+            raise KeyError(f"{self.kind} has no part '{missing}'; it has {', '.join(sorted(self.parts)) or 'none'}")
+        if len(names) == 1:
+            key, below = self.parts[names[0]], {n: key for n, key in self.parts.items() if n.startswith(f"{names[0]}/")}
+        else:
+            below = {name: self.parts[name] for name in names}
+            key = digest(sorted(below.items()))
+        return replace(self, key=key, parts=below, selected=names)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "uri": self.uri,
-            "key": self.key,
-            "count": self.count,
-            "made_by": self.made_by,
-            "parts": dict(self.parts),
-        }
+        whole = {name: getattr(self, name) for name in ("kind", "uri", "key", "count", "made_by")}
+        return whole | {"parts": dict(self.parts)} | ({"selected": list(self.selected)} if self.selected else {})
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ArtifactRef:
-        return cls(**data)
+        return cls(**{**data, "selected": tuple(data.get("selected", ()))})

@@ -17,7 +17,8 @@ from storage.workspace import Workspace
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a recipe. `stages` maps a stage's label to [stage, key]; `stores` are the feature stores it read."""
+    """One run of a recipe. `stages` maps a stage's label to (stage, key); `stores` are the feature stores it read; `results`
+    are what its report reads, by name: "features" -> [(stage, key)], "captioners" -> one or, of an ensemble, several."""
 
     id: str
     recipe_name: str
@@ -32,6 +33,7 @@ class RunRecord:
     scores: dict[str, float] = field(default_factory=dict)
     report: str = ""
     quarantined: int = 0
+    results: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -62,9 +64,31 @@ def _load(path: Path) -> RunRecord:
     try:
         data = json.loads(path.read_bytes())
         data["stages"] = {label: (stage, key) for label, (stage, key) in data["stages"].items()}
+        named = data["results"] if "results" in data else _results_by_stage(data["stages"])
+        data["results"] = {name: [(stage, key) for stage, key in found] for name, found in named.items()}
         return RunRecord(**{**data, "stores": tuple(data["stores"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{path} is damaged ({error}); remove it") from error
+
+
+_NAMES = {
+    **{"catalogue": "catalogue", "prepare_text": "text", "sample_frames": "frame_plans", "train_tagger": "tagger"},
+    **{"extract_features": "features", "find_neighbours": "neighbours", "find_key_frames": "key_frames"},
+    **{"seed": "seeded", "boost": "boosted", "caption": "captions", "evaluate": "scores"},
+}
+
+
+def _results_by_stage(stages: dict[str, tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """The results of a run that was recorded before records named them (0.1)."""
+    results: dict[str, list[tuple[str, str]]] = {}
+    for stage, key in stages.values():
+        if stage in _NAMES:
+            results.setdefault(_NAMES[stage], []).append((stage, key))
+    if "key_frames" in results:
+        results["refocused"], results["seeded"] = results["seeded"][:1], results["seeded"][1:]
+    if trained := results.get("boosted") or results.get("seeded"):
+        results["captioners"] = trained
+    return results
 
 
 def latest_runs(workspace: Workspace, keep: int) -> list[RunRecord]:

@@ -6,7 +6,6 @@ files/        imported files, named by their hash: nothing is ever overwritten b
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 from storage.errors import BadInput, StorageError, wrap_os_errors
 from storage.files.atomic import replacing, write_json
+from storage.files.locks import file_lock
 
 _NET = re.compile(r"([a-z]+:)?[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}(@[0-9]+)?")
 
@@ -139,8 +139,7 @@ class WeightsFolder:
         """The rows, to be changed in place; nobody else changes them meanwhile."""
         with wrap_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / "index.lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with file_lock(self.path / "index.lock"):
                 rows = self.registered()
                 yield rows
                 write_json(self.index, {"version": 1, "nets": {bare: _row(rows[bare]) for bare in sorted(rows)}})

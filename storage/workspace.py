@@ -10,20 +10,18 @@ locks/                      files that are flock()ed; a killed holder frees its 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from storage.errors import StorageError, explain_os_error, wrap_os_errors
 from storage.files.atomic import TEMP_MARK, write_json
+from storage.files.locks import is_locked, named_lock
 from storage.records import ArtifactRef
 
 FORMAT = 1
@@ -53,7 +51,7 @@ def _safe(name: str) -> str:
     return name
 
 
-def _strangers(root: Path, marker: Path) -> bool:
+def _has_foreign_files(root: Path, marker: Path) -> bool:
     """Whether a folder holds anything but halves of this marker."""
     return any(not path.name.startswith(marker.name + TEMP_MARK) for path in root.iterdir())
 
@@ -73,7 +71,7 @@ class Workspace:
         try:
             if not marker.is_file():
                 # the marker comes before all else, so whoever sees other files first looks for it once more
-                if root.is_dir() and _strangers(root, marker) and not marker.is_file():
+                if root.is_dir() and _has_foreign_files(root, marker) and not marker.is_file():
                     raise StorageError(
                         f"{root} is not empty and not a Longtake workspace; choose a new or empty folder with --workspace"
                     )
@@ -138,50 +136,16 @@ class Workspace:
             if folder.is_dir():
                 shutil.rmtree(folder)
 
-    def all_done(self, stage: str) -> list[Completion]:
-        """Every finished result of a stage, newest first."""
-        parent = self.root / "artifacts" / _safe(stage)
-        found = [read_done(folder) for folder in (parent.iterdir() if parent.is_dir() else ())]
-        return sorted((done for done in found if done), key=lambda done: done.made_at, reverse=True)
-
-    @contextmanager
-    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Hold a named lock. Whoever comes second waits (and is told who holds it). The kernel frees the lock of a
-        process that dies, so a kill leaves nothing behind that blocks."""
-        path = self.root / "locks" / f"{_safe(name)}.lock"
-        with wrap_os_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
-        with file:
-            if not _try_lock(file.fileno()):
-                file.seek(0)
-                holder = file.read().strip()
-                if waiting:
-                    waiting(holder or "another process")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            with suppress(OSError):  # a courtesy to who waits: a full disk must not hinder what makes room
-                os.truncate(file.fileno(), 0)
-                os.write(file.fileno(), f"process {os.getpid()} since {time.strftime('%H:%M:%S')}".encode())
-            try:
-                yield
-            finally:
-                fcntl.flock(file, fcntl.LOCK_UN)
+    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
+        """Hold a named lock. A second process waits, and `waiting` hears who holds it."""
+        return named_lock(self._lock_path(name), waiting)
 
     def locked(self, name: str) -> bool:
-        """Whether somebody holds the lock at this moment."""
-        path = self.root / "locks" / f"{_safe(name)}.lock"
-        if not path.exists():
-            return False
-        with path.open("a+") as file:
-            return not _try_lock(file.fileno())
+        """Whether a process holds the lock at this moment."""
+        return is_locked(self._lock_path(name))
 
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    def _lock_path(self, name: str) -> Path:
+        return self.root / "locks" / f"{_safe(name)}.lock"
 
 
 def read_done(folder: Path) -> Completion | None:

@@ -34,12 +34,11 @@ from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_index, open_weights
-from tasks.seed import captioner_options, load_captioner
 from tasks.training.batches import CaptionBatches
-from tasks.training.distributed import trained_together
+from tasks.training.distributed import train_in_processes
 from tasks.training.global_reward import open_global_reward
-from tasks.training.state import resume
-from tasks.training.trainer import Best, Trained, Training, ValidationResult, finish_training
+from tasks.training.loading import captioner_options, load_captioner
+from tasks.training.trainer import BestEpoch, TrainerState, Training, ValidationResult, run_training
 
 
 class BoostingOptions(FitOptions):
@@ -108,33 +107,30 @@ class BoostOptions(Options):
     """Longest caption that is drawn, and longest caption in validation."""
 
 
-@stage(version=1, device=True)
-@trained_together("boosting")
+@stage(version=1, device=True, launch=partial(train_in_processes, "boost", "boosting"))
 def boost(
     context: StageContext,
     options: BoostOptions,
     seeded: ArtifactRef,
     features: ArtifactRef,
-    text_train: ArtifactRef,
-    text_val: ArtifactRef,
+    text: ArtifactRef,
     embedding: ArtifactRef | None = None,
     neighbours: ArtifactRef | None = None,
-    **parts: ArtifactRef,
 ) -> StageResult:
     """`embedding` and `neighbours` are read where the global reward is asked for."""
     device, how = context.runtime.torch_device(), options.boosting
     start = context.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
-    references = References(context.path(text_train))
+    references = References(context.path(text))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
-    captions = references.numbers("train")
+    captions = references.token_ids("train")
     ids = access.usable(sorted(captions))
     if not ids:
         raise MissingFeatures(
             "no training video has both captions and features; 'longtake status' lists what is missing"
         )
     validation = {id: refs for id, refs in references.sentences("val").items() if access.usable([id])}
-    captioner = load_captioner(start, access, references.vocabulary.key, len(references.vocabulary)).to(device)
+    captioner = load_captioner(start, access, references.vocabulary).to(device)
     beyond: GlobalJudge | None = None
     if how.global_reward is not None:
         beyond = partial(open_global_reward, context, how.global_reward, references, features, embedding, neighbours)
@@ -144,7 +140,7 @@ def boost(
     batches = CaptionBatches(
         access,
         captions,
-        references.ns("train"),
+        references.caption_indices("train"),
         ids,
         how.videos,
         wanted,
@@ -153,41 +149,40 @@ def boost(
     )
 
     torch.manual_seed(how.seed)
-    found = resume(context.folder / "last.safetensors")
     seeded_captioner = Checkpoint.load(start)
 
-    def judge() -> ValidationResult:
+    def validate() -> ValidationResult:
         cider = validation_cider(captioner, access, references, validation, options.max_words, device)
         return ValidationResult(cider, {"val_cider": cider})
 
-    def begin() -> tuple[dict[str, Any], Best]:
+    def evaluate_start() -> tuple[dict[str, Any], BestEpoch]:
         """The seeded captioner is the best so far."""
         point: dict[str, Any] = {"epoch": 0, "step": 0}
         if validation:
             with undisturbed(captioner):
-                point |= judge().shown
+                point |= validate().metrics
         before = Checkpoint(seeded_captioner.tensors, seeded_captioner.values | {"epoch": -1})
         before.save(context.folder / "captioner.safetensors")
-        return point, Best(point.get("val_cider", -1.0))
+        return point, BestEpoch(point.get("val_cider", -1.0))
 
     training = Training(
         label="boosting",
         model=captioner,
         objective=objective,
         batches=batches,
-        how=how,
+        options=how,
         result="captioner.safetensors",  # in the form that seeding gave it, so that whoever takes one takes the other
-        about={name: value for name, value in seeded_captioner.values.items() if name != "epoch"}
+        metadata={name: value for name, value in seeded_captioner.values.items() if name != "epoch"}
         | {"boosting": how.model_dump(mode="json")},
-        judge=judge if validation else None,
-        measure="CIDEr",
+        validate=validate if validation else None,
+        score_name="CIDEr",
         patience=how.patience,
         validate_every=how.validate_every,
-        begin=begin,
-        figures=lambda: policy.statistics,
-        point=lambda epoch, means: _watched(epoch, means, how),
+        evaluate_start=evaluate_start,
+        metrics=lambda: policy.statistics,
+        curve_point=lambda epoch, means: _watched(epoch, means, how),
     )
-    return _made(finish_training(context, training, found))
+    return _made(run_training(context, training))
 
 
 GlobalJudge = Callable[[Sequence[str]], Reward]
@@ -247,7 +242,7 @@ def _watched(epoch: int, means: dict[str, float], how: BoostingOptions) -> dict[
 _REMEDY = "a lower learning_rate, some xe or another baseline may help"
 
 
-def _made(trained: Trained) -> StageResult:
+def _made(trained: TrainerState) -> StageResult:
     history, best = trained.history, trained.best
     summary = {
         "epochs": len(history) - 1,

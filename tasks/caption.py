@@ -11,10 +11,10 @@ from storage.files.atomic import write_jsonl
 from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.text.references import References
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import caption_videos
-from tasks.training.trained_captioners import open_trained
+from tasks.training.loading import open_trained
 
 
 class CaptionOptions(Options):
@@ -28,23 +28,22 @@ class CaptionOptions(Options):
 def caption(
     context: StageContext,
     options: CaptionOptions,
-    captioner: ArtifactRef,
+    captioners: tuple[ArtifactRef, ...],
     text: ArtifactRef,
     videos: ArtifactRef,
     features: ArtifactRef,
-    **parts: ArtifactRef,
 ) -> StageResult:
-    """`captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
+    """Several captioners caption as an ensemble."""
     device = context.runtime.torch_device()
     vocabulary = References(context.path(text)).vocabulary
-    net, access = open_trained(context, vocabulary, features, captioner, parts)
+    net, access = open_trained(context, vocabulary, features, captioners)
     catalogue = Catalogue(context.path(videos), context.data)
     ids = access.usable(catalogue.ids(options.split))
     if not ids:
         raise MissingFeatures(
             f"no video of the '{options.split}' split has features; 'longtake status' lists what is missing"
         )
-    with meter("captioning", len(ids), "videos") as shown:
+    with progress_bar("captioning", len(ids), "videos") as shown:
         found = caption_videos(net, access, vocabulary, ids, options.search, device, shown.advance)
     write_jsonl(context.folder / "captions.jsonl", [asdict(item) for item in found])
     return StageResult(len(found), {"captions": len(found), "distinct": len({item.caption for item in found})})

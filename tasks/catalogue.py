@@ -3,64 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from storage.catalogue import Catalogue, Changes, Inventory, compare, take_inventory, write_catalogue
+from storage.catalogue import Catalogue, Changes, DatasetSnapshot, compare, snapshot_dataset, write_catalogue
 from storage.datasets import DatasetOptions, read_dataset
 from storage.errors import BadMedia
-from storage.files.file_cache import FileCache, Probed
+from storage.files.file_cache import CachedProbe, FileCache
 from storage.media.decode_pool import DecodePool
 from storage.media.probe import Probe, probe
 from storage.workspace import Completion, Workspace
-from tasks.framework.progress import Meter, meter
+from tasks.framework.progress import progress_bar, progress_on_demand
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 
 PROBE_VERSION = 2  # bump when probing finds other facts; 2: cuts, late starts and B-frames in AVI
-FACTS = tuple(field.name for field in fields(Probe) if field.name != "pts")
+PROBE_FIELDS = tuple(field.name for field in fields(Probe) if field.name != "pts")
 _NOTE_EVERY = 64  # probes written to the file cache at once: what a kill can cost
 
 
 def _key_inputs(workspace: Workspace, data: Path, options: DatasetOptions) -> KeyInputs:
     dataset = read_dataset(options, data)
-    with ExitStack() as stack:
-        shown: list[Meter] = []  # a bar only if there are files to hash: mostly there are none
-
-        def progress(done: int, total: int) -> None:
-            if not shown:
-                shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
-            shown[0].to(done)
-
-        inventory = take_inventory(dataset, FileCache(workspace.file_cache_path), progress)
+    with progress_on_demand("fingerprinting new files", "files") as progress:
+        inventory = snapshot_dataset(dataset, FileCache(workspace.file_cache_path), progress)
     return KeyInputs(inventory.key, inventory.parts, inventory)
 
 
-def _changes(workspace: Workspace, before: Completion, inventory: Inventory) -> str:
+def _explain_stale(workspace: Workspace, before: Completion, inventory: DatasetSnapshot) -> str:
     return str(changes_since(workspace, before, inventory))
 
 
-def changes_since(workspace: Workspace, before: Completion | None, inventory: Inventory) -> Changes:
+def changes_since(workspace: Workspace, before: Completion | None, inventory: DatasetSnapshot) -> Changes:
     """What happened to the videos since a catalogue was made."""
     if before is None:
         return Changes(added=len(inventory.record_keys))
     return compare(Catalogue(workspace.root / before.ref.uri, inventory.dataset.root), inventory)
 
 
-def _again(context: StageContext) -> str:
+def _rerun_reason(context: StageContext) -> str:
     bad = _bad_probes(context) if context.runtime.retry_quarantined else []
     return f"{len(bad)} files that could not be read are tried again" if bad else ""
 
 
 def _bad_probes(context: StageContext) -> list[str]:
     known = context.file_cache.probes(context.prepared.contents.values(), PROBE_VERSION, times=False)
-    return [key for key, probed in known.items() if probed.facts is None]
+    return [key for key, probed in known.items() if probed.metadata is None]
 
 
-@stage(version=2, key_inputs=_key_inputs, changes=_changes, again=_again)  # 2: probing finds other facts
+# 2: probing finds other metadata
+@stage(version=2, key_inputs=_key_inputs, explain_stale=_explain_stale, rerun_reason=_rerun_reason)
 def catalogue(context: StageContext, options: DatasetOptions) -> StageResult:
-    inventory: Inventory = context.prepared
+    inventory: DatasetSnapshot = context.prepared
     if context.runtime.retry_quarantined:
         context.file_cache.forget_probes(_bad_probes(context), PROBE_VERSION)
     paths = {key: inventory.dataset.root / source for source, key in sorted(inventory.contents.items())}
@@ -69,16 +62,16 @@ def catalogue(context: StageContext, options: DatasetOptions) -> StageResult:
     return StageResult(len(inventory.dataset.videos), {"dataset": inventory.dataset.name, **counts})
 
 
-def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -> dict[str, Probed]:
+def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -> dict[str, CachedProbe]:
     """Facts of files by content hash, from the file cache; what it does not know yet is probed and noted. A broken file is
     noted too, and not tried again until its bytes change."""
     known = context.file_cache.probes(paths, PROBE_VERSION, times)
     todo = [key for key in paths if key not in known]
     if not todo:
         return known
-    found: dict[str, Probed] = {}
+    found: dict[str, CachedProbe] = {}
     with (
-        meter("probing videos", len(todo), "files") as shown,
+        progress_bar("probing videos", len(todo), "files") as shown,
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         for key, (_, answer) in zip(todo, pool.run(probe, [paths[key] for key in todo]), strict=True):
@@ -96,8 +89,8 @@ def nameless(reason: str, path: Path) -> str:
     return reason.replace(str(path), "the file")
 
 
-def _probed(answer: Probe | BadMedia, path: Path) -> Probed:
+def _probed(answer: Probe | BadMedia, path: Path) -> CachedProbe:
     if isinstance(answer, BadMedia):
-        return Probed(None, None, answer.kind, nameless(answer.reason, path))
-    facts: dict[str, Any] = {name: getattr(answer, name) for name in FACTS}
-    return Probed(facts, answer.pts)
+        return CachedProbe(None, None, answer.kind, nameless(answer.reason, path))
+    metadata: dict[str, Any] = {name: getattr(answer, name) for name in PROBE_FIELDS}
+    return CachedProbe(metadata, answer.pts)

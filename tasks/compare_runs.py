@@ -47,22 +47,27 @@ class ComparisonOptions(Options):
 
 
 @stage(version=1)
-def compare_runs(context: StageContext, options: ComparisonOptions, **inputs: ArtifactRef) -> StageResult:
-    """Inputs are called <number of the run>_<input of its report>."""
+def compare_runs(
+    context: StageContext,
+    options: ComparisonOptions,
+    text: tuple[ArtifactRef, ...],
+    features: tuple[ArtifactRef, ...],
+    seeded: tuple[ArtifactRef, ...],
+    boosted: tuple[ArtifactRef | None, ...],
+    captions: tuple[ArtifactRef, ...],
+    scores: tuple[ArtifactRef, ...],
+    reports: tuple[ArtifactRef | None, ...],
+) -> StageResult:
+    """Each input is a tuple in the order of the runs; None where a run has no such result."""
+    named = {"text": text, "features": features, "seeding": seeded, "boosting": boosted}
+    named |= {"captions": captions, "scores": scores, "report": reports}
     runs = [
-        _Run(LETTERS[n], about, {name: context.path(ref) for name, ref in _of_run(inputs, n)})
+        _Run(LETTERS[n], about, {name: context.path(ref) for name, refs in named.items() if (ref := refs[n])})
         for n, about in enumerate(options.runs)
     ]
     page = _page(runs)
     write_text(context.folder / "report.html", render_comparison(page))
     return StageResult(len(page.clips), {"runs": len(runs), "clips": len(page.clips)})
-
-
-def _of_run(inputs: Mapping[str, ArtifactRef], number: int) -> Iterator[tuple[str, ArtifactRef]]:
-    for name, ref in inputs.items():
-        owner, _, what = name.partition("_")
-        if owner == f"run{number}":
-            yield what, ref
 
 
 @dataclass(frozen=True)
@@ -102,10 +107,9 @@ class _Run:
 
 
 def _page(runs: Sequence[_Run]) -> ComparisonPage:
-    phases = {"seeding": "seeded", "boosting": "boosted"}
     points = {
         f"{run.label} {run.about.recipe['name']}": phase_points(
-            {phase: run.folders[name] for phase, name in phases.items() if name in run.folders}
+            {phase: run.folders[phase] for phase in ("seeding", "boosting") if phase in run.folders}
         )
         for run in runs
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +20,9 @@ from storage.results import read_captions, read_scores
 from storage.text.references import References
 from tasks.evaluation.attention_masking import attention_masking
 from tasks.evaluation.self_retrieval import recall_at, self_retrieval
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.training.trained_captioners import open_trained
+from tasks.training.loading import open_trained
 
 
 class EvaluationOptions(Options):
@@ -63,20 +62,18 @@ def _spice_jars() -> Path:
 
 
 # 2: METEOR of each video, SPICE, diversity, self-retrieval; figures are no longer rounded. 3: 95 % intervals
-@stage(version=3, device=True, again=_java_is_there_now)
+@stage(version=3, device=True, rerun_reason=_java_is_there_now)
 def evaluate(
     context: StageContext,
     options: EvaluationOptions,
     captions: ArtifactRef,
     text: ArtifactRef,
-    text_train: ArtifactRef | None = None,
-    captioner: ArtifactRef | None = None,
-    features: ArtifactRef | None = None,
-    **parts: ArtifactRef,
+    captioners: tuple[ArtifactRef, ...],
+    features: ArtifactRef,
 ) -> StageResult:
-    """Without `text_train` nothing is known of copies; without `captioner` and `features` there is no self-retrieval.
-    `captioner_2`, ... among the parts speak with `captioner` as an ensemble."""
-    references = References(context.path(text)).sentences(options.split)
+    """Several captioners caption as an ensemble."""
+    texts = References(context.path(text))
+    references = texts.sentences(options.split)
     everything = {row.video_id: row.caption for row in read_captions(context.path(captions))}
     hypotheses = {id: caption for id, caption in everything.items() if id in references}
     if not hypotheses:
@@ -87,39 +84,29 @@ def evaluate(
     (scored,) = score_captions([hypotheses], references, options.meteor, jars)
     not_computed = dict(scored.not_computed)
 
-    training = References(context.path(text_train)).sentences("train") if text_train else None
-    copies = [caption for of_video in training.values() for caption in of_video] if training else None
-    if copies is None:
-        not_computed["Copied"] = "the training captions were not given"
-
     places: dict[str, int] = {}
-    if why := _no_retrieval(options.self_retrieval, len(everything), captioner, features):
+    if why := _no_retrieval(options.self_retrieval, len(everything)):
         not_computed["Self-retrieval"] = why
-    elif captioner and features:
-        vocabulary = References(context.path(text)).vocabulary
-        net, access = open_trained(context, vocabulary, features, captioner, parts)
-        with meter("self-retrieval", len(everything), "videos") as shown:
+    else:
+        net, access = open_trained(context, texts.vocabulary, features, captioners)
+        with progress_bar("self-retrieval", len(everything), "videos") as shown:
             device = context.runtime.torch_device()
-            places = self_retrieval(net, access.read, vocabulary, everything, device, shown.advance)
+            places = self_retrieval(net, access.read, texts.vocabulary, everything, device, shown.advance)
 
     masking = None
     if options.attention_masking:
-        if captioner and features:
-            texts, ids = References(context.path(text)), sorted(hypotheses)
-            masking = _mask(context, options, captioner, features, texts, ids, parts)
-            why = "" if masking else "the captioner has no attention"
-        else:
-            why = "the captioner and its features were not given"
-        if why:
-            not_computed["Attention masking"] = why
+        masking = _mask(context, options, captioners, features, texts, sorted(hypotheses))
+        if masking is None:
+            not_computed["Attention masking"] = "the captioner has no attention"
 
-    figures = scored.metrics()
+    training = [caption for of_video in texts.sentences("train").values() for caption in of_video]
+    metrics = scored.metrics()
     result = {
         "split": options.split,
         "videos": len(hypotheses),
-        "corpus": figures,
+        "corpus": metrics,
         "intervals": intervals(scored.scores),
-        "diversity": diversity(everything.values(), copies).named(),
+        "diversity": diversity(everything.values(), training).named(),
         "self_retrieval": recall_at(places) if places else None,
         "attention_masking": masking,
         "not_computed": not_computed,
@@ -129,7 +116,7 @@ def evaluate(
         "retrieval_places": places,
     }
     write_json(context.folder / "scores.json", result)
-    return StageResult(len(hypotheses), {name: round(value, 6) for name, value in figures.items() if value is not None})
+    return StageResult(len(hypotheses), {name: round(value, 6) for name, value in metrics.items() if value is not None})
 
 
 def _no_java() -> bool:
@@ -140,12 +127,10 @@ def _no_java() -> bool:
     return False
 
 
-def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, features: ArtifactRef | None) -> str:
+def _no_retrieval(most: int, videos: int) -> str:
     """Why self-retrieval is not computed; empty if it is."""
     if most == 0:
         return "not asked for"
-    if captioner is None or features is None:
-        return "the captioner and its features were not given"
     if videos > most:
         return (
             f"the split has {videos:,} videos; it is computed for up to {most:,}, because its cost grows with the square: "
@@ -157,14 +142,13 @@ def _no_retrieval(most: int, videos: int, captioner: ArtifactRef | None, feature
 def _mask(
     context: StageContext,
     options: EvaluationOptions,
-    captioner: ArtifactRef,
+    captioners: tuple[ArtifactRef, ...],
     features: ArtifactRef,
     references: References,
     ids: list[str],
-    parts: Mapping[str, ArtifactRef],
 ) -> dict[str, list[float]] | None:
     """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
-    net, access = open_trained(context, references.vocabulary, features, captioner, parts)
+    net, access = open_trained(context, references.vocabulary, features, captioners)
     shares, device = options.attention_masking, context.runtime.torch_device()
-    with meter("masking attention", len(shares) * len(ids), "videos") as shown:
+    with progress_bar("masking attention", len(shares) * len(ids), "videos") as shown:
         return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)

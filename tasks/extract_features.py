@@ -6,13 +6,11 @@ killed and resumed extraction gives the same bits as an undisturbed one."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import MissingFeatures
@@ -26,10 +24,11 @@ from storage.records import SPLITS, ArtifactRef, Problem
 from storage.workspace import Completion, Workspace
 from tasks.catalogue import nameless
 from tasks.extraction.engine import Video
-from tasks.extraction.extractors import FeatureOptions, Source, find_source
+from tasks.extraction.extractors import FeatureOptions, FeatureSource, find_source
 from tasks.extraction.frames import probes_of
-from tasks.extraction.shards import Owed, Shard, mirror_of, run_shards
-from tasks.framework.progress import meters
+from tasks.extraction.shards import PendingRows, Shard, mirror_of, run_shards
+from tasks.framework.feature_access import read_rows
+from tasks.framework.progress import progress_bars
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.sample_frames import read_plan
 
@@ -45,7 +44,7 @@ class ExtractOptions(Options):
     sampling: dict[str, Sampling]
 
 
-def sources_of(workspace: Workspace, options: ExtractOptions, tagger: ArtifactRef | None) -> dict[str, Source]:
+def sources_of(workspace: Workspace, options: ExtractOptions, tagger: ArtifactRef | None) -> dict[str, FeatureSource]:
     return {
         name: find_source(workspace, options.dataset, name, feature, options.sampling, tagger)
         for name, feature in options.features.items()
@@ -58,7 +57,7 @@ def _key_inputs(
     options: ExtractOptions,
     videos: ArtifactRef,
     tagger: ArtifactRef | None = None,
-    **plans: ArtifactRef,
+    frame_plans: tuple[ArtifactRef, ...] = (),
 ) -> KeyInputs:
     """Features of each split depend on their extractor and on that split's videos only."""
     sources = sources_of(workspace, options, tagger)
@@ -70,7 +69,7 @@ def _key_inputs(
     return KeyInputs({name: source.key for name, source in sources.items()}, parts, sources)
 
 
-def _changes(workspace: Workspace, before: Completion, sources: dict[str, Source]) -> str:
+def _explain_stale(workspace: Workspace, before: Completion, sources: dict[str, FeatureSource]) -> str:
     old = before.ingredients["extra"]
     if absent := [source.name for source in sources.values() if source.missing_weights]:
         return f"the weights of {', '.join(absent)} are not here yet; they are fetched first"
@@ -88,37 +87,34 @@ def _is_valid(context: StageContext, done: Completion) -> bool:
     return True
 
 
-def _again(context: StageContext) -> str:
+def _rerun_reason(context: StageContext) -> str:
     if not context.runtime.retry_quarantined:
         return ""
     failed = {record for source in context.prepared.values() for record in context.file_cache.failures(source.key)}
     return f"{len(failed)} quarantined videos are tried again" if failed else ""
 
 
-def read_rows(folder: Path) -> dict[str, dict[str, str]]:
-    """feature -> video id -> key of its row, for every row of an extraction."""
-    table = pq.read_table(folder / "rows.parquet")
-    wanted: dict[str, dict[str, str]] = {name: {} for name in table["feature"].unique().to_pylist()}
-    columns = (table[name].to_pylist() for name in ("feature", "id", "key"))
-    for feature, id, key in zip(*columns, strict=True):
-        wanted[feature][id] = key
-    return wanted
-
-
 # 2: batches of one size, filled across videos; any backbone
-@stage(version=2, device=True, key_inputs=_key_inputs, is_valid=_is_valid, changes=_changes, again=_again)
+@stage(
+    version=2,
+    device=True,
+    key_inputs=_key_inputs,
+    is_valid=_is_valid,
+    explain_stale=_explain_stale,
+    rerun_reason=_rerun_reason,
+)
 def extract_features(
     context: StageContext,
     options: ExtractOptions,
     videos: ArtifactRef,
     tagger: ArtifactRef | None = None,
-    **plans: ArtifactRef,
+    frame_plans: tuple[ArtifactRef, ...] = (),
 ) -> StageResult:
     catalogue = Catalogue(context.path(videos), context.data)
-    sources: dict[str, Source] = context.prepared
-    planned = {name: read_plan(context.path(ref)) for name, ref in plans.items()}
+    sources: dict[str, FeatureSource] = context.prepared
+    planned = {name: read_plan(context.path(ref)) for name, ref in zip(options.sampling, frame_plans, strict=True)}
     owed = {
-        name: _owed(context, options, catalogue, source, planned.get(f"frames_{source.sampling}"))
+        name: _owed(context, options, catalogue, source, planned.get(source.sampling or ""))
         for name, source in sources.items()
         if source.extracted
     }
@@ -138,11 +134,15 @@ def extract_features(
 
 
 def _owed(
-    context: StageContext, options: ExtractOptions, catalogue: Catalogue, source: Source, planned: set[str] | None
+    context: StageContext,
+    options: ExtractOptions,
+    catalogue: Catalogue,
+    source: FeatureSource,
+    planned: set[str] | None,
 ) -> dict[str, str]:
     """Make sure that a feature's store is there; video id -> record key of the rows that it still owes."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
-    provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "sampling": sampling}
+    provenance = {"extractor_key": source.key, "name": source.name, "words": source.description, "sampling": sampling}
     more = {"weights": source.weights, "options": options.features[source.name].model_dump(mode="json")}
     path = context.workspace.features / source.store
     store = FeatureStore.create(path, provenance=provenance | more | versions())
@@ -168,7 +168,7 @@ def _extract(
     made = {name: len(rows) for name, rows in owed.items()}
     if not owed:
         return made
-    sources: dict[str, Source] = context.prepared
+    sources: dict[str, FeatureSource] = context.prepared
     ids = [id for id in catalogue.usable_keys if any(id in rows for rows in owed.values())]
 
     def shards() -> Iterator[Shard]:
@@ -184,7 +184,7 @@ def _extract(
     def shard_of(block: list[Video]) -> Shard:
         here = {video.id for video in block}
         features = tuple(
-            Owed(
+            PendingRows(
                 name,
                 options.features[name].model_dump(mode="json"),
                 str(context.workspace.features / sources[name].store),
@@ -198,7 +198,7 @@ def _extract(
         return Shard(tuple(block), features, folder, context.runtime)
 
     totals = {f"extracting {name}": len(rows) for name, rows in owed.items()}
-    with meters(totals, "videos") as shown:
+    with progress_bars(totals, "videos") as shown:
         for outcome in run_shards(shards(), context.runtime):
             shown[f"extracting {outcome.feature}"].advance()
             if outcome.bad is not None:
@@ -209,7 +209,9 @@ def _extract(
     return {name: count for name, count in made.items() if count}
 
 
-def _settle(context: StageContext, catalogue: Catalogue, sources: dict[str, Source]) -> tuple[pa.Table, list[Problem]]:
+def _settle(
+    context: StageContext, catalogue: Catalogue, sources: dict[str, FeatureSource]
+) -> tuple[pa.Table, list[Problem]]:
     """What there is now: the rows of every feature, and what could not be extracted."""
     columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
     problems: dict[str, Problem] = {}
@@ -235,14 +237,14 @@ def newest_keys(view: View, ids: Collection[str]) -> dict[str, str]:
     return {id: key for id, key in rows if id in ids}
 
 
-def _about(context: StageContext, source: Source) -> dict[str, Any]:
+def _about(context: StageContext, source: FeatureSource) -> dict[str, Any]:
     """What later stages and the report need to know of a feature."""
-    tail = FeatureStore.open(context.workspace.features / source.store).tail
-    if tail is None:
+    feature_shape = FeatureStore.open(context.workspace.features / source.store).feature_shape
+    if feature_shape is None:
         raise MissingFeatures(
             f"no video gave any '{source.name}' features; 'longtake status' lists why each one is in the quarantine"
         )
-    return {**asdict(source), "size": tail[-1], "shape": list(tail)}
+    return {**source.to_json(), "size": feature_shape[-1], "shape": list(feature_shape)}
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ The result stands in for the extraction: it lists all of its features, and one m
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
 from storage.text.references import References
 from storage.workspace import Workspace
-from tasks.extract_features import read_rows, versions
-from tasks.extraction.extractors import Source
-from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.progress import meter
+from tasks.extract_features import versions
+from tasks.extraction.extractors import FeatureSource
+from tasks.framework.feature_access import FeatureAccess, read_rows
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
-from tasks.seed import captioner_options, load_captioner
+from tasks.training.loading import captioner_options, load_captioner
 
 KEY_FRAMES = "key_frames"
 """the name of the feature: a row [1, 1] a video, the number of its key frame among the rows of its features over time"""
@@ -86,7 +85,7 @@ def find_key_frames(
             "no video has the features that the captioner reads; 'longtake status' lists what is missing"
         )
     about = json.loads((context.path(features) / "features.json").read_bytes())
-    source = Source(
+    source = FeatureSource(
         KEY_FRAMES,
         _key(captioner),
         str(Path("..") / context.folder.relative_to(context.workspace.root) / "store"),
@@ -104,14 +103,14 @@ def find_key_frames(
         columns["key"] += found.values()
     write_parquet(context.folder / "rows.parquet", pa.table(columns))
     shape: dict[str, Any] = {"size": 1, "shape": [1]}
-    write_json(context.folder / "features.json", {**about, KEY_FRAMES: {**asdict(source), **shape}})
+    write_json(context.folder / "features.json", {**about, KEY_FRAMES: {**source.to_json(), **shape}})
     moved = sum(int(store.read(id, key)[0, 0]) != _middle(access, net.temporal, id) for id, key in owed.items())
     return StageResult(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
 
 
 def _write(
     context: StageContext,
-    source: Source,
+    source: FeatureSource,
     access: FeatureAccess,
     temporal: str,
     path: Path,
@@ -120,12 +119,17 @@ def _write(
 ) -> Any:
     """The key frame of every video that has none yet; the view of all of them."""
     device, vocabulary = context.runtime.torch_device(), references.vocabulary
-    provenance = {"extractor_key": source.key, "name": source.name, "words": source.words, "weights": source.weights}
-    store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), tail=(1,))
+    provenance = {
+        "extractor_key": source.key,
+        "name": source.name,
+        "words": source.description,
+        "weights": source.weights,
+    }
+    store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), feature_shape=(1,))
     there = store.view().fresh(owed)
-    net = load_captioner(path, access, vocabulary.key, len(vocabulary)).to(device).eval()
-    with meter("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
-        shown.to(len(there))
+    net = load_captioner(path, access, vocabulary).to(device)
+    with progress_bar("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
+        shown.update_to(len(there))
         # One by one: so neither batches nor other videos' lengths can change a choice.
         for id in (id for id in owed if id not in there):
             features, masks = access.read([id])

@@ -19,11 +19,11 @@ from models.neighbours import ROWS, Metric, NearestItems
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import BadInput, MissingFeatures
 from storage.files.atomic import write_parquet
-from storage.neighbours import NeighbourFacts, block_path, neighbour_table, read_block
+from storage.neighbours import NeighbourMetadata, block_path, neighbour_table, read_block
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem, Split
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
 
 
@@ -51,7 +51,7 @@ class Pooled:
 
 @stage(version=1, device=True)
 def find_neighbours(
-    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef, **parts: ArtifactRef
+    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef
 ) -> StageResult:
     access = FeatureAccess.open(context.workspace, context.path(features), (options.feature,))
     catalogue = Catalogue(context.path(videos), context.data)
@@ -65,8 +65,8 @@ def find_neighbours(
             "'longtake status' lists what is missing"
         )
     key, contents = access.about[options.feature]["key"], _digest(pooled)
-    facts = NeighbourFacts(options.feature, key, options.metric, options.k, len(items.ids), contents)
-    _find_blocks(context, options, items, asked, facts)
+    metadata = NeighbourMetadata(options.feature, key, options.metric, options.k, len(items.ids), contents)
+    _find_blocks(context, options, items, asked, metadata)
     blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(asked)]
     write_parquet(context.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
     left_out = [problem for found in pooled.values() for problem in found.left_out]
@@ -80,7 +80,7 @@ def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> Pooled:
     usable: list[str] = []
     left_out: list[Problem] = []
     vectors = np.zeros((len(ids), access.sizes[name]), np.float32)  # not empty: rows still to come are cast too, below
-    with meter("averaging features", len(ids), "videos") as shown:
+    with progress_bar("averaging features", len(ids), "videos") as shown:
         for id in ids:
             shown.advance()
             steps = access.views[name].read(id, access.rows[name][id]) if access.usable([id]) else None
@@ -118,13 +118,17 @@ def _blocks(asked: dict[Split, Pooled]) -> Iterator[tuple[Split, int, int]]:
 
 
 def _find_blocks(
-    context: StageContext, options: NeighbourOptions, items: Pooled, asked: dict[Split, Pooled], facts: NeighbourFacts
+    context: StageContext,
+    options: NeighbourOptions,
+    items: Pooled,
+    asked: dict[Split, Pooled],
+    metadata: NeighbourMetadata,
 ) -> None:
     """Write the blocks that are not there yet."""
-    missing = [block for block in _blocks(asked) if read_block(block_path(context.folder, *block), facts) is None]
+    missing = [block for block in _blocks(asked) if read_block(block_path(context.folder, *block), metadata) is None]
     total = sum(len(found.ids) for found in asked.values())
-    with meter("finding neighbours", total, "videos") as shown:
-        shown.to(total - sum(stop - start for _, start, stop in missing))
+    with progress_bar("finding neighbours", total, "videos") as shown:
+        shown.update_to(total - sum(stop - start for _, start, stop in missing))
         if not missing:
             return
         device = context.runtime.torch_device()
@@ -132,6 +136,6 @@ def _find_blocks(
         for split, start, stop in missing:
             ids, vectors = asked[split].ids[start:stop], asked[split].vectors[start:stop]
             found = search.of_items(start, stop) if split == "train" else search.of(vectors)
-            table = neighbour_table(ids, split, items.ids, found.indices, found.distances, facts)
+            table = neighbour_table(ids, split, items.ids, found.indices, found.distances, metadata)
             write_parquet(block_path(context.folder, split, start, stop), table)
             shown.advance(stop - start)

@@ -43,8 +43,7 @@ from tasks.reporting.page import Clip, DuplicateClips, ReportPage, Score, StageL
 from tasks.reporting.pictures import NONE, Pictures, take_pictures, write_pictures
 from tasks.reporting.published import BENCHMARKS
 from tasks.reporting.rendering import render_report
-from tasks.seed import captioner_options, load_captioner
-from tasks.train_tagger import load_tagger
+from tasks.training.loading import captioner_options, load_captioner, load_tagger
 
 
 class ReportOptions(Options):
@@ -67,10 +66,8 @@ class PageOptions(Options):
     recipe: dict[str, Any]
 
 
-_ORDER = (
-    *("catalogue", "prepare_text", "sample_frames", "train_tagger", "extract_features", "find_neighbours"),
-    *("seed", "find_key_frames", "boost", "caption", "evaluate"),
-)
+SEVERAL = ("frame_plans", "seeded", "boosted", "captioners")
+"""inputs of the report that are tuples"""
 
 
 # 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos
@@ -81,14 +78,33 @@ def report(
     catalogue: ArtifactRef,
     text: ArtifactRef,
     features: ArtifactRef,
-    seeded: ArtifactRef,
+    seeded: tuple[ArtifactRef, ...],
+    captioners: tuple[ArtifactRef, ...],
     captions: ArtifactRef,
     scores: ArtifactRef,
-    **others: ArtifactRef,
+    boosted: tuple[ArtifactRef, ...] = (),
+    refocused: ArtifactRef | None = None,
+    key_frames: ArtifactRef | None = None,
+    neighbours: ArtifactRef | None = None,
+    tagger: ArtifactRef | None = None,
+    frame_plans: tuple[ArtifactRef, ...] = (),
 ) -> StageResult:
-    inputs = {"catalogue": catalogue, "text": text, **others, "features": features, "seeded": seeded}
-    inputs |= {"captions": captions, "scores": scores}
-    run = _Run(context, options, inputs)
+    """`captioners` are those that captioned; `refocused` is the captioner that found the key frames of VRE's third phase."""
+    stages = (catalogue, text, *frame_plans, tagger, features, neighbours, refocused, *seeded, key_frames, *boosted)
+    run = _Run(
+        context=context,
+        options=options,
+        catalogue=catalogue,
+        text=text,
+        extraction=features,
+        features=key_frames or features,
+        captioner_ref=captioners[0],
+        captions=captions,
+        scores=scores,
+        phases={"seeding": seeded[:1], "boosting": boosted[:1], "tagger": (tagger,) if tagger else ()},
+        neighbours=neighbours,
+        stages=tuple(ref for ref in (*stages, captions, scores) if ref is not None),
+    )
     page = _page(run)
     write_pictures(context.folder, run.pictures)
     write_text(context.folder / "report.html", render_report(page))
@@ -101,7 +117,19 @@ class _Run:
 
     context: StageContext
     options: PageOptions
-    inputs: Mapping[str, ArtifactRef]
+    catalogue: ArtifactRef
+    text: ArtifactRef
+    extraction: ArtifactRef
+    features: ArtifactRef
+    """what the captioner reads: the extraction, or with the key frames beside it"""
+    captioner_ref: ArtifactRef
+    """of an ensemble the first"""
+    captions: ArtifactRef
+    scores: ArtifactRef
+    phases: Mapping[str, tuple[ArtifactRef, ...]]
+    """the trainings whose curves are shown"""
+    neighbours: ArtifactRef | None
+    stages: tuple[ArtifactRef, ...]
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -109,24 +137,23 @@ class _Run:
 
     @cached_property
     def table(self) -> Catalogue:
-        return Catalogue(self.context.path(self.inputs["catalogue"]), self.context.data)
+        return Catalogue(self.context.path(self.catalogue), self.context.data)
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        return read_scores(self.context.path(self.inputs["scores"]))
+        return read_scores(self.context.path(self.scores))
 
     @cached_property
     def references(self) -> References:
-        return References(self.context.path(self.inputs["text"]))
+        return References(self.context.path(self.text))
 
     @cached_property
     def captioned(self) -> list[CaptionRow]:
-        return read_captions(self.context.path(self.inputs["captions"]))
+        return read_captions(self.context.path(self.captions))
 
     @cached_property
     def checkpoint(self) -> Path:
-        """Of the captioner that spoke; of an ensemble the first."""
-        return self.context.path(self.inputs.get("boosted", self.inputs["seeded"])) / "captioner.safetensors"
+        return self.context.path(self.captioner_ref) / "captioner.safetensors"
 
     @cached_property
     def captioner(self) -> CaptionerOptions:
@@ -135,8 +162,7 @@ class _Run:
 
     @cached_property
     def access(self) -> FeatureAccess:
-        features = self.inputs.get("key_frames", self.inputs["features"])
-        return FeatureAccess.for_captioner(self.context.workspace, self.context.path(features), self.captioner)
+        return FeatureAccess.for_captioner(self.context.workspace, self.context.path(self.features), self.captioner)
 
     @cached_property
     def rows(self) -> list[CaptionRow]:
@@ -152,11 +178,10 @@ def _page(run: _Run) -> ReportPage:
     recipe, figures, about = run.recipe, run.figures, run.access.about
     told = (run.table, run.references, about, recipe, figures)
     kind = recipe["dataset"]["kind"]
-    done = read_done(run.context.path(run.inputs["scores"]))
-    phases = {"seeding": "seeded", "boosting": "boosted", "tagger": "tagger"}
-    folders = {phase: run.context.path(run.inputs[name]) for phase, name in phases.items() if name in run.inputs}
+    done = read_done(run.context.path(run.scores))
+    folders = {phase: run.context.path(refs[0]) for phase, refs in run.phases.items() if refs}
     clips, not_shown = _clips(run)
-    problems = gather_problems(run.context.workspace, run.inputs.values())
+    problems = gather_problems(run.context.workspace, run.stages)
     return ReportPage(
         title=f"{recipe['name']} on {recipe['dataset']['name']}",
         recipe_name=recipe["name"],
@@ -236,7 +261,7 @@ def _attention_maps(run: _Run) -> tuple[dict[str, AttentionMap], list[str]]:
         return {}, []
     vocabulary, device, net = run.references.vocabulary, run.context.runtime.torch_device(), None
     if looks_again(run.captioner):
-        net = load_captioner(run.checkpoint, run.access, vocabulary.key, len(vocabulary)).to(device).eval()
+        net = load_captioner(run.checkpoint, run.access, vocabulary).to(device)
     places, not_shown = _places(run)
     return find_attention_maps(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
 
@@ -256,9 +281,7 @@ def _places(run: _Run) -> tuple[Places | None, list[str]]:
             f"The boxes of the regions '{name}' were not kept, so what words look at within a frame cannot be drawn; "
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
-    return Places(
-        boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.inputs["features"]), (beside,))
-    ), []
+    return Places(boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (beside,))), []
 
 
 def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
@@ -270,11 +293,11 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
         for name, made in trained.items()
         if made.get("output") in ("rows", "words") and made.get("over_time") == "keep" and not made.get("only")
     ]
-    if "tagger" not in run.inputs or not names:
+    if not run.phases["tagger"] or not names:
         return {}
     whole = trained[names[0]]["output"] == "words"
-    checkpoint = Checkpoint.load(run.context.path(run.inputs["tagger"]) / "tagger.safetensors")
-    net, found = load_tagger(checkpoint).eval(), {}
+    checkpoint = Checkpoint.load(run.context.path(run.phases["tagger"][0]) / "tagger.safetensors")
+    net, found = load_tagger(checkpoint), {}
     words = checkpoint.values["words"]
     for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
         read, _ = run.access.read([row.video_id])
@@ -289,7 +312,7 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
 def _near_duplicates(run: _Run, clips: Mapping[str, Clip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
-    access = FeatureAccess.open(run.context.workspace, run.context.path(run.inputs["features"]), (feature,))
+    access = FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (feature,))
     references = run.references.sentences(run.figures["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
     device = run.context.runtime.torch_device()
@@ -299,9 +322,9 @@ def _near_duplicates(run: _Run, clips: Mapping[str, Clip]) -> list[DuplicateClip
 
 def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
     """(split, pair) of the videos closest to training videos, where the recipe looks for nearest neighbours."""
-    if "neighbours" not in run.inputs:
+    if run.neighbours is None:
         return []
-    table = Neighbours.open(run.context.path(run.inputs["neighbours"]))
+    table = Neighbours.open(run.context.path(run.neighbours))
     captions = {id: told for split in SPLITS for id, told in run.references.texts(split).items()}
     most = run.options.shown.twins
     return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
@@ -309,16 +332,16 @@ def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
 
 def _stage_lines(run: _Run) -> Sequence[StageLine]:
     """The stages that this page was made from; those are reused that were done before the newest run with these scores began."""
-    scores = run.inputs["scores"]
-    used = [past for past in load_runs(run.context.workspace) if past.stages.get("evaluate", ("", ""))[1] == scores.key]
-    began = used[0].started_at if used else ""
+    used = (past for past in load_runs(run.context.workspace) if ("evaluate", run.scores.key) in past.stages.values())
+    past = next(used, None)
+    labels = {key: label for label, (_, key) in past.stages.items()} if past else {}
     lines = []
-    for name, ref in run.inputs.items():
+    for ref in run.stages:
         done = read_done(run.context.path(ref))
         if done is not None:
-            label = f"{done.stage}[{name.removeprefix('frames_')}]" if name.startswith("frames_") else done.stage
-            state = "ran" if done.made_at >= began else "reused"
+            state = "ran" if past is None or done.made_at >= past.started_at else "reused"
             rows = done.summary.get("extracted")
             note = ", ".join(f"{count:,} rows of '{of}' made" for of, count in rows.items()) if rows else ""
+            label = labels.get(ref.key, done.stage)
             lines.append(StageLine(label, state, done.seconds, done.ref.count, ref.key, done.made_at, note))
-    return sorted(lines, key=lambda line: _ORDER.index(line.name.partition("[")[0]))
+    return lines

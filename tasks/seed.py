@@ -4,13 +4,12 @@ its objective."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
-from models.captioner import Captioner
 from models.captioners.recnet.captioner import RecNetOptions
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.captioners.vre.captioner import VreCaptioner, VreOptions
@@ -21,8 +20,7 @@ from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
 from models.training.parallel import Ranks
 from models.zoo import CaptionerOptions, build_captioner
-from storage.checkpoints import Checkpoint
-from storage.errors import BadInput, MissingFeatures, UsageError
+from storage.errors import MissingFeatures, UsageError
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
@@ -31,9 +29,9 @@ from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_weights
 from tasks.training.batches import CaptionBatches
-from tasks.training.distributed import trained_together
+from tasks.training.distributed import train_in_processes
 from tasks.training.state import resume
-from tasks.training.trainer import Training, ValidationResult, finish_training
+from tasks.training.trainer import Training, ValidationResult, run_training
 
 
 class SeedingOptions(FitOptions):
@@ -128,21 +126,19 @@ class SeedOptions(Options):
         return self
 
 
-@stage(version=3, device=True)  # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
-@trained_together("seeding")
+# 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
+@stage(version=3, device=True, launch=partial(train_in_processes, "seed", "seeding"))
 def seed(
     context: StageContext,
     options: SeedOptions,
     features: ArtifactRef,
-    text_train: ArtifactRef,
-    text_val: ArtifactRef,
+    text: ArtifactRef,
     weights: ArtifactRef | None = None,
-    **parts: ArtifactRef,
 ) -> StageResult:
     device, how = context.runtime.torch_device(), options.seeding
-    references = References(context.path(text_train))
+    references = References(context.path(text))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
-    captions = references.numbers("train")
+    captions = references.token_ids("train")
     ids = access.usable(sorted(captions))
     if not ids:
         raise MissingFeatures(
@@ -158,7 +154,7 @@ def seed(
     batches = CaptionBatches(
         access,
         captions,
-        references.ns("train"),
+        references.caption_indices("train"),
         ids,
         how.videos,
         how.captions,
@@ -166,7 +162,7 @@ def seed(
         weighed,
         frame_dropout=how.frame_dropout,
     )
-    found = resume(context.folder / "last.safetensors")
+    found = resume(context.folder)
     rewards = RewardMemory(found.values.get("rewards"))
     spoken = _objective(options)
     objective: Objective | ReconstructionPhases | RefocusPhases = spoken
@@ -180,7 +176,7 @@ def seed(
             )
         objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
 
-    def judge() -> ValidationResult:
+    def validate() -> ValidationResult:
         cider = validation_cider(captioner, access, references, validation, options.max_words, device)
         return ValidationResult(cider, {"val_cider": cider})
 
@@ -189,17 +185,17 @@ def seed(
         model=captioner,
         objective=objective,
         batches=batches,
-        how=how,
+        options=how,
         result="captioner.safetensors",
-        about=_about(options, references, access),
-        judge=judge if validation else None,
-        measure="CIDEr",
+        metadata=_about(options, references, access),
+        validate=validate if validation else None,
+        score_name="CIDEr",
         patience=how.patience,
         validate_every=how.validate_every,
-        first=options.first_whole_epoch,
-        memory=lambda: {"rewards": rewards.state()},
+        first_epoch=options.first_whole_epoch,
+        extra_state=lambda: {"rewards": rewards.state()},
     )
-    trained = finish_training(context, training, found)
+    trained = run_training(context, training, found)
     epochs, best = len(trained.history), trained.best
     return StageResult(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
 
@@ -267,27 +263,3 @@ def _about(options: SeedOptions, references: References, access: FeatureAccess) 
         "sizes": access.sizes,
         "extractors": {name: access.about[name]["key"] for name in access.names},
     }
-
-
-def captioner_options(path: Path) -> CaptionerOptions:
-    """What kind of captioner a checkpoint holds."""
-    return TypeAdapter(CaptionerOptions).validate_python(Checkpoint.load(path).values["captioner"])
-
-
-def load_captioner(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> Captioner:
-    """A trained captioner, refused if it was trained with another vocabulary or other features."""
-    checkpoint = Checkpoint.load(path)
-    checkpoint.expect(vocabulary=vocabulary_key)
-    for name in access.names:
-        found, wanted = checkpoint.values["extractors"].get(name), access.about[name]["key"]
-        if found != wanted:
-            raise BadInput(
-                f"the captioner was trained on other '{name}' features ({str(found)[:12]}, here {wanted[:12]}); train again"
-            )
-    options = TypeAdapter(CaptionerOptions).validate_python(checkpoint.values["captioner"])
-    captioner = build_captioner(options, checkpoint.values["sizes"], vocabulary_size)
-    weights = {
-        name.removeprefix("model."): torch.from_numpy(array.copy()) for name, array in checkpoint.tensors.items()
-    }
-    captioner.load_state_dict(weights)
-    return captioner

@@ -5,7 +5,6 @@ Trained on the training split alone; its best epoch is the one that finds most v
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from pydantic import Field
@@ -14,8 +13,7 @@ from torch import Tensor
 from models.training.loop import FitOptions
 from models.training.objective import Objective
 from models.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
-from storage.checkpoints import Checkpoint
-from storage.errors import BadInput, MissingFeatures
+from storage.errors import MissingFeatures
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
@@ -23,8 +21,7 @@ from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.training.batches import CaptionBatches, pad
-from tasks.training.state import resume
-from tasks.training.trainer import Training, ValidationResult, finish_training
+from tasks.training.trainer import Training, ValidationResult, run_training
 
 
 class EmbeddingTraining(FitOptions):
@@ -65,55 +62,55 @@ def train_embedding(
     context: StageContext,
     options: EmbeddingOptions,
     features: ArtifactRef,
-    text_train: ArtifactRef,
-    text_val: ArtifactRef,
-    **parts: ArtifactRef,
+    text: ArtifactRef,
 ) -> StageResult:
-    device, how = context.runtime.torch_device(), options.training
-    references = References(context.path(text_train))
+    device, config = context.runtime.torch_device(), options.training
+    references = References(context.path(text))
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
-    captions = references.numbers("train")
+    captions = references.token_ids("train")
     ids = access.usable(sorted(captions))
     if len(ids) < 2:
         raise MissingFeatures(
             f"an embedding tells videos apart, and {len(ids)} training videos have both captions and features; "
             "'longtake status' lists what is missing"
         )
-    validation = references.numbers("val")
+    validation = references.token_ids("val")
     validation = {id: validation[id] for id in access.usable(sorted(validation))}
 
-    torch.manual_seed(how.seed)
+    torch.manual_seed(config.seed)
     net = VisualSemantic(options.net, access.sizes, len(references.vocabulary))
-    batches = CaptionBatches(access, captions, references.ns("train"), ids, how.videos, how.captions, how.seed)
+    batches = CaptionBatches(
+        access, captions, references.caption_indices("train"), ids, config.videos, config.captions, config.seed
+    )
 
-    def judge() -> ValidationResult:
+    def validate() -> ValidationResult:
         found = retrieval(net, access, validation, device)
         return ValidationResult(sum(found.values()), {"val": found})
 
     training = Training(
         label="learning which caption is whose",
         model=net,
-        objective=Objective(hinges=(1.0, MaxOfHinges(how.easy_epochs))),
+        objective=Objective(hinges=(1.0, MaxOfHinges(config.easy_epochs))),
         batches=batches,
-        how=how,
+        options=config,
         result="embedding.safetensors",
-        about={
+        metadata={
             "net": options.net.model_dump(mode="json"),
-            "training": how.model_dump(mode="json"),
+            "training": config.model_dump(mode="json"),
             "vocabulary": references.vocabulary.key,
             "sizes": access.sizes,
             "extractors": {name: access.about[name]["key"] for name in access.names},
         },
-        judge=judge if validation else None,
-        measure="sum of recalls",
-        patience=how.patience,
-        point=lambda epoch, means: {"loss": means["total"]},
+        validate=validate if validation else None,
+        score_name="sum of recalls",
+        patience=config.patience,
+        curve_point=lambda epoch, means: {"loss": means["total"]},
     )
-    trained = finish_training(context, training, resume(context.folder / "last.safetensors"))
+    trained = run_training(context, training)
     history, best = trained.history, trained.best.epoch
-    figures = {f"val {name}": value for name, value in history[best].get("val", {}).items()}
-    summary = {"epochs": len(history), "best_epoch": best + 1, **figures}
-    if best >= how.easy_epochs and tells_nothing_apart(history[best]["loss"], options.net.margin):
+    metrics = {f"val {name}": value for name, value in history[best].get("val", {}).items()}
+    summary = {"epochs": len(history), "best_epoch": best + 1, **metrics}
+    if best >= config.easy_epochs and tells_nothing_apart(history[best]["loss"], options.net.margin):
         summary["warning"] = (
             f"the embedding hardly tells videos apart: its loss, {history[best]['loss']:.3f}, is about twice the margin, as if "
             "all lay in one point; more embedding.training.easy_epochs or a lower learning_rate may help"
@@ -150,25 +147,3 @@ def embed_videos(net: VisualSemantic, access: FeatureAccess, ids: Sequence[str],
         on_device = ({name: x.to(device) for name, x in part.items()} for part in (features, masks))
         vectors.append(net.videos(*on_device))
     return torch.cat(vectors)
-
-
-def embedding_options(path: Path) -> VseOptions:
-    """What kind of embedding a checkpoint holds."""
-    return VseOptions.model_validate(Checkpoint.load(path).values["net"])
-
-
-def load_embedding(path: Path, access: FeatureAccess, vocabulary_key: str, vocabulary_size: int) -> VisualSemantic:
-    """A trained embedding in eval mode, refused if it was trained with another vocabulary or other features."""
-    checkpoint = Checkpoint.load(path)
-    checkpoint.expect(vocabulary=vocabulary_key)
-    options = embedding_options(path)
-    for name in options.features:
-        found = checkpoint.values["extractors"][name]
-        wanted = access.about[name]["key"] if name in access.about else "none"
-        if found != wanted:
-            raise BadInput(
-                f"the embedding was trained on other '{name}' features ({found[:12]}, here {wanted[:12]}); train it again"
-            )
-    net = VisualSemantic(options, checkpoint.values["sizes"], vocabulary_size)
-    net.load_state_dict({n.removeprefix("model."): torch.from_numpy(a.copy()) for n, a in checkpoint.tensors.items()})
-    return net.eval()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +18,15 @@ from models.training.objective import Objective
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia
-from storage.files.atomic import write_jsonl
 from storage.media.frame_sampling import Sampling
-from storage.media.resize import Fit
+from storage.media.resize import FrameTransform
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
 from tasks.extraction.frames import read_frames
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.training.state import model_only, resume, to_checkpoint, train
+from tasks.training.trainer import Training, run_training
 
 
 class TaggerTraining(FitOptions):
@@ -94,31 +92,24 @@ def train_tagger(
         )
     targets = np.array([tag_targets(captions[id], words) for id in ids], np.float32)
 
-    how = options.training
-    torch.manual_seed(how.seed)
+    config = options.training
+    torch.manual_seed(config.seed)
     net = WordTagger(options.net.model_copy(update={"words": len(words)}))
-    batches = TagBatches(ids, clips, targets, how.videos, how.seed)
-    found = resume(context.folder / "last.safetensors")
-    history: list[dict[str, Any]] = found.values.get("history", [])
-    device = context.runtime.torch_device()
-    with meter("learning words", how.epochs * batches.steps_per_epoch, "steps") as shown:
-        sums = 0.0
-        for progress in train(
-            context.folder, net, Objective(words=(1.0, TagLoss())), batches, how, found.state, device
-        ):
-            sums += progress.losses["total"]
-            shown.to(progress.step, f"loss {progress.losses['total']:.3f}")
-            if progress.end_of_epoch:
-                history.append({"epoch": progress.epoch + 1, "loss": sums / progress.steps_per_epoch})
-                sums = 0.0
-                checkpoint = to_checkpoint(progress.snapshot(), history=history)
-                checkpoint.save(context.folder / "last.safetensors")
-    checkpoint = Checkpoint.load(context.folder / "last.safetensors")
-    final = model_only(checkpoint, net=net.options.model_dump(mode="json"), words=words)
-    final.save(context.folder / "tagger.safetensors")
-    write_jsonl(context.folder / "curves.jsonl", history)
-    (context.folder / "last.safetensors").unlink()
-    return StageResult(len(ids), {"words": len(words), "videos": len(ids), "loss": history[-1]["loss"]})
+    training = Training(
+        label="learning words",
+        model=net,
+        objective=Objective(words=(1.0, TagLoss())),
+        batches=TagBatches(ids, clips, targets, config.videos, config.seed),
+        options=config,
+        result="tagger.safetensors",
+        metadata={"net": net.options.model_dump(mode="json"), "words": words},
+        curve_point=lambda epoch, means: {"loss": means["total"]},
+    )
+    trained = run_training(context, training)
+    path = context.folder / training.result
+    # Features can be keyed by this file's hash, and it never held an epoch.
+    Checkpoint(Checkpoint.load(path).tensors, training.metadata).save(path)
+    return StageResult(len(ids), {"words": len(words), "videos": len(ids), "loss": trained.history[-1]["loss"]})
 
 
 def tag_targets(captions: list[list[str]], words: list[str]) -> list[float]:
@@ -130,19 +121,12 @@ def _load(
     context: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
 ) -> tuple[list[str], list[np.ndarray]]:
     """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
-    fit = Fit(size=(options.net.size, options.net.size))
+    transform = FrameTransform(size=(options.net.size, options.net.size))
     loaded, clips = [], []
-    with meter("reading training frames", len(ids), "videos") as shown:
-        for id, answer in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, fit):
+    with progress_bar("reading training frames", len(ids), "videos") as shown:
+        for id, answer in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, transform):
             shown.advance()
             if not isinstance(answer, BadMedia):
                 loaded.append(id)
                 clips.append(answer["tagger"].images)
     return loaded, clips
-
-
-def load_tagger(checkpoint: Checkpoint) -> WordTagger:
-    net = WordTagger(TaggerOptions.model_validate(checkpoint.values["net"]))
-    weights = {name.removeprefix("model."): torch.from_numpy(a.copy()) for name, a in checkpoint.tensors.items()}
-    net.load_state_dict(weights)
-    return net

@@ -25,7 +25,7 @@ from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import EOS_COUNTS, split_key, tokenise
 from storage.text.tables import Origin, caption_id, write_weight_table
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import caption_rows
 
@@ -62,7 +62,7 @@ def _weights(folder: Path, rows: list[Row]) -> Iterator[NDArray[np.float64]]:
     """The weights of the rows, block by block; blocks that an earlier run finished are read."""
     meteor = Meteor()
     try:
-        with meter("weighing captions by METEOR", len(rows), "captions") as shown:
+        with progress_bar("weighing captions by METEOR", len(rows), "captions") as shown:
             for block in _blocks(rows):
                 path = folder / f"block-{digest_rows((id, str(n), words) for id, n, words in block)}.npy"
                 if not path.exists():

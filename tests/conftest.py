@@ -38,8 +38,8 @@ def alone(workspace: Workspace) -> Callable[..., StageRun]:
     """alone(stage, options, data, **inputs) carries a stage out by itself and gives its job; decoding stays in process."""
 
     def carry_out(stage: Stage, options: Any, data: Path, force: bool = False, **inputs: ArtifactRef) -> StageRun:
-        job = stage.job(workspace, data, Runtime(decoders=0, device="cpu"), options, inputs)
-        job.carry_out(force)
+        job = stage.bind(workspace, data, Runtime(decoders=0, device="cpu"), options, inputs)
+        job.execute(force)
         return job
 
     return carry_out

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.records import Problem
-from storage.text.caption_formats import CaptionLine, Said
+from storage.text.caption_formats import CaptionLine, ScoredCaption
 from tasks.inference.user_files import Captioned
 
 
@@ -20,7 +20,7 @@ def lines_of(found: Captioned, n_best: int) -> list[CaptionLine]:
             whole=clip.whole,
             caption=clip.caption.caption,
             log_prob=clip.caption.log_prob,
-            n_best=tuple(Said(row.caption, row.log_prob) for row in clip.best) if n_best > 1 else (),
+            n_best=tuple(ScoredCaption(row.caption, row.log_prob) for row in clip.best) if n_best > 1 else (),
         )
         for clip in found.clips
     ]

@@ -39,7 +39,7 @@ from flows.cli.serve import serve
 from flows.cli.status import doctor, status
 from flows.cli.sweep import sweep, sweeps
 from flows.cli.weights import weights_app
-from flows.orchestration.process_lifetime import end_as_by_interrupt, end_with_parent
+from flows.orchestration.process_lifetime import end_as_by_interrupt, end_with_starter
 from storage.errors import LongtakeError, UsageError, explain_os_error
 from storage.workspace import Workspace
 
@@ -70,10 +70,10 @@ def demo(
     verbose: VerboseOption = False,
 ) -> None:
     """Draw the demo world, run everything on it, print the scores, write the report."""
-    from flows.demo import demo_recipe
+    from flows.demo import check_demo
 
-    space = Workspace.open(workspace)
-    _go(demo_recipe(space, settings or [], not dry_run, recipe), space, force or [], until, dry_run, as_json, verbose)
+    check_demo(recipe, settings or [], draw=not dry_run)
+    run(recipe, None, workspace, None, settings, until, force, False, dry_run, as_json, verbose)
 
 
 @app.command(rich_help_panel=_RUN)
@@ -91,15 +91,49 @@ def run(
     verbose: VerboseOption = False,
 ) -> None:
     """Run the whole pipeline of a recipe; what is already done is not done again."""
-    from flows.recipe import load_recipe
+    from flows.demo import placed_recipe
+    from flows.orchestration.embedded_server import configure
+    from flows.pipeline import plan_pipeline, trained_stage
+    from flows.status import print_plan
 
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
-    loaded = load_recipe(recipe, settings, data, kind)
-    if until == _TRAINED:
-        from flows.pipeline import trained_stage
+    space = Workspace.open(workspace)
+    loaded = placed_recipe(space, recipe, settings, data, kind, draw=not dry_run)
+    until = trained_stage(loaded) if until == _TRAINED else until
+    if dry_run:
+        print_plan(plan_pipeline(loaded, space, force or [], until), out, as_json)
+        return
+    configure(verbose=verbose)
+    from flows.execute import cached_outcome, execute, planned_flow
+    from tasks.extraction.pretrained import fetch_weights
 
-        until = trained_stage(loaded)
-    _go(loaded, Workspace.open(workspace), force or [], until, dry_run, as_json, verbose)
+    try:
+        fetch_weights(loaded.features.values())
+        plan = plan_pipeline(loaded, space, force or [], until)
+        outcome = execute(planned_flow(plan, force or [], until)) if plan.to_do else cached_outcome(plan)
+    except LongtakeError:
+        _print_problems_so_far(loaded, space)
+        raise
+    except KeyboardInterrupt:
+        err.print("interrupted; what is finished is kept, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        out.print_json(data=outcome.to_json())
+    else:
+        print_outcome(outcome)
+        if outcome.run.report:
+            print_next((typed(space, "caption", "my-videos"), "captions videos of your own with this run"))
+    if outcome.quarantined:
+        raise typer.Exit(QUARANTINED)
+
+
+def _print_problems_so_far(recipe: Any, space: Workspace) -> None:
+    """What the stages that are done set aside: often the reason why a later one failed."""
+    from flows.pipeline import plan_pipeline
+    from tasks.framework.quarantine import gather_problems
+
+    done = [step.ref for step in plan_pipeline(recipe, space).steps if step.completion]
+    print_problems(gather_problems(space, done))
 
 
 def _up_to(stage: str, text: str) -> Callable[..., None]:
@@ -217,42 +251,10 @@ def gc(
     out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
 
 
-def _go(
-    recipe: Any, space: Workspace, force: list[str], until: str | None, dry_run: bool, as_json: bool, verbose: bool
-) -> None:
-    """Run or plan a recipe, print what came of it, leave with the right exit code."""
-    from flows.orchestration.embedded_server import configure
-    from flows.pipeline import plan_pipeline
-    from flows.status import print_plan
-
-    if dry_run:
-        print_plan(plan_pipeline(recipe, space, force, until), out, as_json)
-        return
-    configure(verbose=verbose)
-    from flows.execute import problems_so_far, run_recipe
-
-    try:
-        outcome = run_recipe(recipe, space, force, until)
-    except LongtakeError:
-        print_problems(problems_so_far(recipe, space))
-        raise
-    except KeyboardInterrupt:
-        err.print("interrupted; what is finished is kept, and the same command goes on from there")
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        out.print_json(data=outcome.to_json())
-    else:
-        print_outcome(outcome)
-        if outcome.run.report:
-            print_next((typed(space, "caption", "my-videos"), "captions videos of your own with this run"))
-    if outcome.quarantined:
-        raise typer.Exit(QUARANTINED)
-
-
 def main() -> None:
     """Run the command; failures that we can explain are printed without a traceback."""
     end_as_by_interrupt()
-    end_with_parent()
+    end_with_starter()
     try:
         app()
     except UsageError as error:

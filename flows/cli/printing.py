@@ -11,22 +11,22 @@ from storage.records import Problem
 from tasks.framework.console import PlainConsole
 
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
-    from flows.execute import Outcome
+    from flows.execute import RunOutcome
 
 out = PlainConsole()
 err = PlainConsole(stderr=True)
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_outcome(outcome: RunOutcome) -> None:
     run = outcome.run
-    if not outcome.worked:
+    if not outcome.computed:
         out.print("Nothing to do: every stage is cached.")
     print_problems(outcome.problems)
     if run.scores:
         table = Table(*run.scores, title=f"{run.title}: scores", title_justify="left")
         table.add_row(*(f"{100 * value:.1f}" for value in run.scores.values()))
         out.print(table)
-        _print_figures(outcome.figures)
+        _print_metrics(outcome.metrics)
     if run.report:
         out.print(f"Report: {run.report}", highlight=False, soft_wrap=True)
 
@@ -40,16 +40,16 @@ def print_next(*commands: tuple[str, str]) -> None:
         out.print(line, highlight=False, soft_wrap=True)
 
 
-def _print_figures(figures: dict[str, Any]) -> None:
+def _print_metrics(metrics: dict[str, Any]) -> None:
     """What evaluation says beside the scores, in a line or two."""
-    shares = {**(figures.get("self_retrieval") or {})}
+    shares = {**(metrics.get("self_retrieval") or {})}
     words = [
         f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}"
-        for name, v in figures["diversity"].items()
+        for name, v in metrics["diversity"].items()
     ]
     words += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
     out.print(", ".join(words), highlight=False, soft_wrap=True)
-    for name, why in figures["not_computed"].items():
+    for name, why in metrics["not_computed"].items():
         out.print(f"[dim]{name} not computed: {escape(why)}[/]", highlight=False, soft_wrap=True)
 
 

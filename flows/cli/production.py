@@ -55,7 +55,7 @@ def refresh(
     configure(verbose=verbose)
     from flows.demo import placed_recipe
     from flows.refresh import refresh_recipe
-    from flows.refresh import watch as looks
+    from flows.refresh import watch as scans
 
     loaded = placed_recipe(space, recipe, settings or [], data, kind)
     if not watch:
@@ -69,7 +69,7 @@ def refresh(
     root = Path(loaded.dataset.path).expanduser().absolute()
     err.print(f"watching {root} every {watch:g} s; Ctrl-C ends it", highlight=False, soft_wrap=True)
     try:
-        for _ in looks(root, watch):
+        for _ in scans(root, watch):
             try:
                 if announce:
                     _announce(loaded, space, root)
@@ -93,16 +93,16 @@ def _announce(recipe: Any, space: Workspace, root: Path) -> None:
 
 def _print_refreshed(refreshed: Any, as_json: bool) -> None:
     if as_json:
-        worked = list(refreshed.outcome.worked) if refreshed.outcome else []
+        worked = list(refreshed.outcome.computed) if refreshed.outcome else []
         out.print_json(data={**refreshed.payload(), "worked": worked})
         return
-    news = refreshed.news
-    out.print(f"{news}.", highlight=False, markup=False)
+    changes = refreshed.changes
+    out.print(f"{changes}.", highlight=False, markup=False)
     if refreshed.outcome:
         print_problems(refreshed.outcome.problems)
-    if news.data_changed:
+    if changes.data_changed:
         enough = "enough for a new training" if refreshed.retrain else "not enough for a new training yet"
-        out.print(f"Since the last training: {news.since_training}; {enough}.", highlight=False, markup=False)
+        out.print(f"Since the last training: {changes.since_training}; {enough}.", highlight=False, markup=False)
 
 
 def deploy(

@@ -70,12 +70,12 @@ def status(
 
 def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
     """The recipe; without --data, on the data of its last run, read as it was then."""
-    from flows.demo import demo_recipe
+    from flows.demo import placed_recipe
     from flows.recipe import load_recipe
     from storage.runs import load_runs
 
     if name.startswith("demo") and data is None and kind is None:
-        return demo_recipe(space, settings, False, name)
+        return placed_recipe(space, name, settings, draw=False)
     recipe = load_recipe(name, settings, data, kind)
     if recipe.dataset.path is None:
         last = next((run for run in load_runs(space) if run.recipe_name == recipe.name), None)

@@ -110,8 +110,8 @@ def _print_cells(asked: Sweep, space: Workspace, as_json: bool) -> None:
     counts, seen = sharing(cells), set[str]()
     rows: list[dict[str, Any]] = []
     for cell in cells:
-        new = [step for step in (cell.plan.to_do if cell.plan else ()) if step.job.ref.uri not in seen]
-        seen |= {step.job.ref.uri for step in new}
+        new = [step for step in (cell.plan.to_do if cell.plan else ()) if step.ref.uri not in seen]
+        seen |= {step.ref.uri for step in new}
         told: dict[str, Any] = {"variant": cell.variant.name, "seed": cell.seed}
         told["settings"] = list(cell.variant.settings)
         rows.append(told | {"to_do": [step.label for step in new], "why_not": cell.why_not})

@@ -17,7 +17,7 @@ from storage.records import Problem
 from storage.runs import RunRecord
 
 if TYPE_CHECKING:
-    from flows.execute import Outcome
+    from flows.execute import RunOutcome
 
 _MOST = 200  # rows of a table: more than anybody reads, and a page that still opens
 
@@ -32,7 +32,7 @@ def name_run(title: str, labels: Iterable[str]) -> None:
         client.update_flow_run(run.id, name=title, tags={*run.tags, *labels})
 
 
-def show_outcome(outcome: Outcome, last: RunRecord | None) -> None:
+def show_outcome(outcome: RunOutcome, last: RunRecord | None) -> None:
     """One artifact each, under keys of recipe and data set, so that the dashboard keeps their history."""
     run = outcome.run
     place = _key(f"{run.recipe_name}-{run.dataset}")

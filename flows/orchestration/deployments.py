@@ -23,6 +23,7 @@ from prefect.workers.utilities import get_default_base_job_template_for_infrastr
 
 from flows.orchestration.crash_recovery import HEARTBEAT
 from flows.orchestration.events import DATASET_CHANGED, ENOUGH, SOURCE_CHANGED, resource
+from flows.orchestration.flows import RunParameters
 from storage.errors import UsageError
 
 
@@ -66,7 +67,7 @@ DEPLOYMENTS: dict[str, DeploymentSpec] = {
         "Scores the captioner, writes the report, and shows the scores beside those of the last run.",
     ),
     "caption": DeploymentSpec(
-        "flows.orchestration.caption_flow.caption_flow",
+        "flows.orchestration.flows.caption_flow",
         "Captions videos and images that the worker can see, by a captioner that is trained.",
     ),
 }
@@ -84,7 +85,7 @@ class Target:
 
 
 def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = "", timezone: str = "UTC") -> list[str]:
-    """Register every offer for a target, in a work pool that is made if it is new. Returns the deployments' full names."""
+    """Register every deployment for a target, in a work pool that is made if it is new. Returns the deployments' full names."""
     with get_client(sync_client=True) as client:
         _ensure_pool(client, pool, pool_type)
     done = []
@@ -96,17 +97,16 @@ def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = ""
 
 
 def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone: str = "UTC") -> RunnerDeployment:
-    """An offer as Prefect's definition of a deployment; nothing is registered yet."""
-    offer = DEPLOYMENTS[name]
-    flow = offer.load()
-    known = flow.parameters.properties
+    """One of the table as Prefect's definition of a deployment; nothing is registered yet."""
+    spec = DEPLOYMENTS[name]
+    flow = spec.load()
     deployment = flow.to_deployment(
         name=target.name,
-        description=offer.about,
-        parameters={key: value for key, value in target.parameters.items() if key in known and value is not None},
+        description=spec.about,
+        parameters=_parameters(flow, target.parameters),
         tags=["longtake", *([f"recipe:{target.recipe}", f"dataset:{target.dataset}"] if target.recipe else [])],
-        schedule=Cron(cron, timezone=timezone) if cron and offer.scheduled else None,
-        triggers=[_trigger(name, offer, target)] if offer.listens_to and target.recipe else [],
+        schedule=Cron(cron, timezone=timezone) if cron and spec.scheduled else None,
+        triggers=[_trigger(name, spec, target)] if spec.listens_to and target.recipe else [],
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=pool,
         job_variables={"env": HEARTBEAT},
@@ -114,18 +114,27 @@ def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone
     return cast(RunnerDeployment, deployment)
 
 
-def _trigger(name: str, offer: DeploymentSpec, target: Target) -> DeploymentEventTrigger:
+def _parameters(flow: Flow[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that a flow's form begins with: its own, and those of its RunParameters where it takes them."""
+    given = {name: value for name, value in values.items() if value is not None}
+    own = {name: value for name, value in given.items() if name in flow.parameters.properties}
+    if "files" in flow.parameters.properties:  # captioning is about files and a finished run, not about a recipe
+        return own
+    return own | {"run": {name: value for name, value in given.items() if name in RunParameters.model_fields}}
+
+
+def _trigger(name: str, spec: DeploymentSpec, target: Target) -> DeploymentEventTrigger:
     """One run for each event about this data set in this workspace, as this recipe uses it."""
     about = resource(target.dataset, target.recipe, str(target.parameters["workspace"]))
     # Whoever tells of new files knows the data set, not the recipes that use it.
     labels = ["prefect.resource.id"] + (
-        [] if offer.listens_to == SOURCE_CHANGED else ["longtake.recipe", "longtake.workspace"]
+        [] if spec.listens_to == SOURCE_CHANGED else ["longtake.recipe", "longtake.workspace"]
     )
     return DeploymentEventTrigger(
-        name=f"{name} {target.name} on {offer.listens_to}",
-        description=f"Starts {name}/{target.name} when {offer.listens_to} tells of '{target.dataset}'.",
-        expect={offer.listens_to},
-        match={label: about[label] for label in labels} | dict(offer.only_if),
+        name=f"{name} {target.name} on {spec.listens_to}",
+        description=f"Starts {name}/{target.name} when {spec.listens_to} tells of '{target.dataset}'.",
+        expect={spec.listens_to},
+        match={label: about[label] for label in labels} | dict(spec.only_if),
         parameters={},
     )
 

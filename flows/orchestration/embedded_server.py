@@ -5,7 +5,6 @@ Prefect starts a server of its own for the time of the run, on the database in P
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ from flows.orchestration.crash_recovery import HEARTBEAT, mark_crashed
 from flows.orchestration.process_lifetime import ends_with_us
 from storage.errors import LongtakeError, wrap_os_errors
 from storage.files.atomic import write_json
+from storage.files.locks import file_lock
 from tasks.framework.progress import console
 
 _DRAIN_SECONDS = 120.0
@@ -65,13 +65,11 @@ def started() -> Iterator[None]:
     notes = home / "longtake-servers"
     with wrap_os_errors(home):
         notes.mkdir(parents=True, exist_ok=True)
-        lock = (home / "longtake-start.lock").open("a")
     with ExitStack() as held:
         # A key is for another server: with one, Prefect tells its events to a cloud, and task runs never reach this one.
         held.enter_context(temporary_settings(restore_defaults={PREFECT_API_KEY}))
         _look_after_server(notes, held)
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with file_lock(home / "longtake-start.lock"):
             _end_orphans(notes)
             try:
                 with _deaf_to_interrupts(), get_client(sync_client=True) as client:

@@ -1,6 +1,5 @@
-"""The Prefect flows. They take plain values, so that a deployment can be started from the dashboard.
-
-What their docstrings say of a parameter is what the dashboard's form shows beside it."""
+"""The Prefect flows that deployments start. They take plain values, so that the dashboard can show a form for them; what
+their docstrings and `RunParameters` say of a parameter is shown beside it."""
 
 from __future__ import annotations
 
@@ -11,145 +10,139 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.caption import Captioner
+from flows.cli.caption_lines import lines_of, shown_problems
 from flows.demo import placed_recipe
-from flows.execute import Outcome, run_plan, title_of
+from flows.execute import RunOutcome, run_plan, title_of
 from flows.pipeline import STAGES, plan_pipeline, trained_stage
 from flows.plan import Plan
+from flows.recipe import Recipe
 from flows.refresh import Refreshed, find_changes, refresh
+from storage.datasets import READERS
+from storage.media.shots import ShotOptions
+from storage.options import Options
+from storage.text.caption_formats import as_row
 from storage.workspace import Workspace
 from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.lost_console import outlive_console
+from tasks.framework.prefect_task import run_as_task
+from tasks.inference.user_files import WindowOptions
 
 StageName = Annotated[str, Field(json_schema_extra={"enum": [stage.name for stage in STAGES]})]
 """A stage by its name; the dashboard offers them as a list."""
-Kind = Annotated[
-    str | None, Field(json_schema_extra={"enum": ["folder", "msvd", "msrvtt", "activitynet", "coco", "demo", None]})
-]
+
+
+class RunParameters(Options):
+    """What a run is about: a recipe, a workspace and the data."""
+
+    recipe: Annotated[
+        str, Field(description="The name of a shipped recipe, the path of a YAML file, or a recipe's text.")
+    ]
+    workspace: Annotated[str, Field(description="The project's folder; made if it is new.")]
+    data: Annotated[str | None, Field(description="The folder of videos and captions. The demo draws its own.")] = None
+    kind: Annotated[
+        str | None,
+        Field(
+            description="Read the data folder as this kind instead of the recipe's.",
+            json_schema_extra={"enum": [*READERS, None]},
+        ),
+    ] = None
+    settings: Annotated[list[str] | None, Field(description="Recipe values to change, such as seeding.epochs=5.")] = (
+        None
+    )
+
+    def load(self) -> tuple[Recipe, Workspace]:
+        """The recipe with its data in place and its weights fetched, and the workspace."""
+        outlive_console()
+        workspace = Workspace.open(self.workspace)
+        recipe = placed_recipe(workspace, self.recipe, self.settings or [], self.data, self.kind)
+        fetch_weights(recipe.features.values())
+        return recipe, workspace
+
+    def plan(self, until: str | None, force: list[str] | None = None) -> Plan:
+        """Without `until`, up to the trained captioner."""
+        recipe, workspace = self.load()
+        return plan_pipeline(recipe, workspace, force or [], until or trained_stage(recipe))
 
 
 def _first_name() -> str:
     """A run's name until it is known what there is to do: the flow's and the recipe's, whether it is a name or a path."""
-    recipe = str(flow_run.parameters.get("recipe") or "")
-    return (
-        f"{str(flow_run.flow_name).capitalize()} {Path(recipe).stem if len(recipe.splitlines()) == 1 else 'a recipe'}"
-    )
+    asked: Any = flow_run.parameters.get("run")
+    recipe = str(asked["recipe"] if isinstance(asked, dict) else getattr(asked, "recipe", ""))
+    named = Path(recipe).stem if len(recipe.splitlines()) == 1 else "a recipe"
+    return f"{str(flow_run.flow_name).capitalize()} {named}"
 
 
 @flow(name="pipeline", flow_run_name=_first_name, description="From videos and captions to a scored captioner.")
-def pipeline_flow(
-    recipe: str,
-    workspace: str,
-    data: str | None = None,
-    kind: Kind = None,
-    settings: list[str] | None = None,
-    until: StageName = "report",
-    force: list[str] | None = None,
-) -> Outcome:
-    """Carry out what a recipe lacks, up to a stage.
+def pipeline_flow(run: RunParameters, until: StageName = "report", force: list[str] | None = None) -> RunOutcome:
+    """Run what a recipe lacks, up to a stage.
 
     Args:
-        recipe: The name of a shipped recipe, the path of a YAML file, or a recipe's text.
-        workspace: The project's folder; made if it is new.
-        data: The folder of videos and captions. The demo draws its own.
-        kind: Read the data folder as this kind instead of the recipe's.
-        settings: Recipe values to change, such as seeding.epochs=5.
-        until: The last stage to carry out.
-        force: Stages to make again although they are done, with what depends on them.
+        run: What the run is about.
+        until: The last stage to run.
+        force: Stages to recompute although they are done, with what depends on them.
     """
-    plan = _plan(recipe, workspace, data, kind, settings, until, force)
+    plan = run.plan(until, force)
     return run_plan(plan, title_of(plan))
 
 
 @flow(name="train", flow_run_name=_first_name, description="Up to a trained captioner.")
-def train_flow(
-    recipe: str,
-    workspace: str,
-    data: str | None = None,
-    kind: Kind = None,
-    settings: list[str] | None = None,
-) -> Outcome:
-    """Carry out what a recipe lacks, up to its trained captioner.
+def train_flow(run: RunParameters) -> RunOutcome:
+    """Run what a recipe lacks, up to its trained captioner.
 
     Args:
-        recipe: The name of a shipped recipe, the path of a YAML file, or a recipe's text.
-        workspace: The project's folder; made if it is new.
-        data: The folder of videos and captions. The demo draws its own.
-        kind: Read the data folder as this kind instead of the recipe's.
-        settings: Recipe values to change, such as seeding.epochs=5.
+        run: What the run is about.
     """
-    plan = _plan(recipe, workspace, data, kind, settings, None)
+    plan = run.plan(None)
     return run_plan(plan, title_of(plan, "Train"))
 
 
 @flow(name="evaluate", flow_run_name=_first_name, description="Up to scores and the report.")
-def evaluate_flow(
-    recipe: str,
-    workspace: str,
-    data: str | None = None,
-    kind: Kind = None,
-    settings: list[str] | None = None,
-    again: bool = False,
-) -> Outcome:
-    """Score the captioner of a recipe and write the report; what it lacks is made first.
+def evaluate_flow(run: RunParameters, again: bool = False) -> RunOutcome:
+    """Score the captioner of a recipe and write the report; what it lacks is computed first.
 
     Args:
-        recipe: The name of a shipped recipe, the path of a YAML file, or a recipe's text.
-        workspace: The project's folder; made if it is new.
-        data: The folder of videos and captions. The demo draws its own.
-        kind: Read the data folder as this kind instead of the recipe's.
-        settings: Recipe values to change, such as evaluation.split=val.
+        run: What the run is about.
         again: Score again even if nothing changed.
     """
-    plan = _plan(recipe, workspace, data, kind, settings, "report", ["evaluate"] if again else None)
+    plan = run.plan("report", ["evaluate"] if again else None)
     return run_plan(plan, title_of(plan, "Evaluate"))
 
 
 @flow(name="refresh", flow_run_name=_first_name, description="Bring features, texts and neighbours up to date.")
-def refresh_flow(
-    recipe: str,
-    workspace: str,
-    data: str | None = None,
-    kind: Kind = None,
-    settings: list[str] | None = None,
-    retrain_after: Annotated[int, Field(ge=1)] = 1,
-) -> Refreshed:
-    """Look at the data folder, extract what is new or changed, drop what is gone, and tell of it by an event.
+def refresh_flow(run: RunParameters, retrain_after: Annotated[int, Field(ge=1)] = 1) -> Refreshed:
+    """Scan the data folder, extract what is new or changed, drop what is gone, and announce it by an event.
 
     Args:
-        recipe: The name of a shipped recipe, the path of a YAML file, or a recipe's text.
-        workspace: The project's folder; made if it is new.
-        data: The folder of videos and captions. The demo draws its own.
-        kind: Read the data folder as this kind instead of the recipe's.
-        settings: Recipe values to change, such as runtime.decoders=4.
+        run: What the run is about.
         retrain_after: How many videos must have come, changed or gone since the last training for a new one.
     """
-    outlive_console()
-    space = Workspace.open(workspace)
-    placed = placed_recipe(space, recipe, settings or [], data, kind)
-    fetch_weights(placed.features.values())
-    return refresh(find_changes(placed, space), retrain_after)
+    return refresh(find_changes(*run.load()), retrain_after)
 
 
-@flow(name="sweep", validate_parameters=False, description="Variants of a recipe with several seeds each.")
-def sweep_flow(sweep: dict[str, Any], workspace: str, jobs: int) -> list[dict[str, Any]]:
-    """Plan the sweep and carry out what is missing; what each run came to."""
-    from flows.sweep.run import carry_out_sweep, sweep_from_json
-
-    return [result.to_json() for result in carry_out_sweep(sweep_from_json(sweep), workspace, jobs)]
-
-
-def _plan(
-    recipe: str,
+@flow(name="caption", description="Captions for videos and images, by a run that is trained.")
+def caption_flow(
+    files: list[str],
     workspace: str,
-    data: str | None,
-    kind: str | None,
-    settings: list[str] | None,
-    until: str | None,
-    force: list[str] | None = None,
-) -> Plan:
-    """The plan from a flow's parameters; without `until`, up to the trained captioner."""
+    run: str | None = None,
+    n_best: int = 1,
+    windows: float | None = None,
+    shots: bool = False,
+) -> dict[str, list[dict[str, Any]]]:
+    """Caption files, folders and patterns as the worker sees them; returns captions and problems.
+
+    Args:
+        files: Paths of files and folders, and patterns.
+        workspace: The project's folder.
+        run: A run's id or its recipe's name; the newest finished run without it.
+        n_best: Captions per clip, best first.
+        windows: Cut videos into windows of so many seconds.
+        shots: Cut videos at their shot changes.
+    """
     outlive_console()
-    space = Workspace.open(workspace)
-    placed: Any = placed_recipe(space, recipe, settings or [], data, kind)
-    fetch_weights(placed.features.values())
-    return plan_pipeline(placed, space, force or [], until or trained_stage(placed))
+    cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots else None
+    found = Captioner.open(workspace, run, execute=lambda step: run_as_task(step, step.label)[1]).caption(
+        files, cut, n_best
+    )
+    problems = [{"file": p.item, "kind": p.kind, "reason": p.reason} for p in shown_problems(found.problems)]
+    return {"captions": [as_row(line) for line in lines_of(found, n_best)], "problems": problems}

@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from storage.files.parent_watch import end_with_parent
+
 _PARENT = "LONGTAKE_PARENT"
-_LOOK_EVERY = 1.0  # seconds
 # Its standard input ends when we do, however we end. Then the server is told to end, and made to if it does not.
 _WAIT_AND_END = """
 cat > /dev/null
@@ -52,15 +51,7 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, _PARENT: str(os.getpid())}
 
 
-def end_with_parent() -> None:
-    """In such a command: end when the process that started it is gone. What it has finished is kept, as after any kill."""
-    parent = os.environ.pop(_PARENT, "")
-    if not parent:
-        return
-
-    def watch() -> None:
-        while os.getppid() == int(parent):
-            time.sleep(_LOOK_EVERY)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
+def end_with_starter() -> None:
+    """In a command that got a `child_environment`: end when the process that started it is gone."""
+    if parent := os.environ.pop(_PARENT, ""):
+        end_with_parent(int(parent))

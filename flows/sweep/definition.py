@@ -14,17 +14,17 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from flows.demo import demo_recipe
+from flows.demo import placed_recipe
 from flows.pipeline import plan_pipeline
-from flows.plan import Plan, Step
+from flows.plan import Plan
 from flows.recipe import Recipe, load_recipe, shipped_recipes
 from flows.yaml_text import read_yaml
-from storage.datasets.demo import DemoOptions
 from storage.errors import LongtakeError, UsageError
 from storage.files.hashing import digest
 from storage.options import Options
 from storage.workspace import Workspace
 from tasks.extraction.pretrained import fetch_weights
+from tasks.framework.stage import StageRun
 
 SHIPPED = Path(__file__).parents[1] / "sweeps"
 UNTIL = "evaluate"  # a sweep compares scores; 'longtake run' makes the report of a run that deserves one
@@ -227,9 +227,7 @@ def plan_sweep(sweep: Sweep, workspace: Workspace, look_only: bool = False) -> l
 
 def _recipe(sweep: Sweep, variant: Variant, workspace: Workspace, look_only: bool) -> Recipe:
     settings = [*sweep.settings, *variant.settings]
-    recipe = load_recipe(sweep.recipe, settings, sweep.data, sweep.kind)
-    if isinstance(recipe.dataset, DemoOptions) and recipe.dataset.path is None:
-        recipe = demo_recipe(workspace, settings, not look_only, sweep.recipe)
+    recipe = placed_recipe(workspace, sweep.recipe, settings, sweep.data, sweep.kind, draw=not look_only)
     if not look_only:
         fetch_weights(recipe.features.values())
     return recipe
@@ -281,19 +279,17 @@ class Sharing:
 def sharing(cells: Sequence[Cell]) -> Sharing:
     plans = [cell.plan for cell in cells if cell.plan]
     steps = [step for plan in plans for step in plan.steps]
-    different = {step.job.ref.uri: step for step in steps}
+    different = {step.ref.uri: step for step in steps}
     there = sum(not step.to_do for step in different.values())
     return Sharing(len(plans), len(steps), len(different), there)
 
 
-def preparation(cells: Sequence[Cell]) -> list[Step]:
+def preparation(cells: Sequence[Cell]) -> list[StageRun]:
     """What comes before the captioner's training in any run, each once: it is the same for all seeds."""
-    found: dict[str, Step] = {}
+    found: dict[str, StageRun] = {}
     for cell in cells:
-        for step in itertools.takewhile(
-            lambda step: step.job.stage.name != "seed", cell.plan.steps if cell.plan else ()
-        ):
-            found.setdefault(step.job.ref.uri, step)
+        for step in itertools.takewhile(lambda step: step.stage.name != "seed", cell.plan.steps if cell.plan else ()):
+            found.setdefault(step.ref.uri, step)
     return list(found.values())
 
 
@@ -301,7 +297,7 @@ def cells_without(cells: Sequence[Cell], failed: dict[str, str]) -> list[Cell]:
     """The same runs; those that need a stage which failed (its place -> why) cannot be."""
 
     def judged(cell: Cell) -> Cell:
-        why = next((failed[s.job.ref.uri] for s in cell.plan.steps if s.job.ref.uri in failed), "") if cell.plan else ""
+        why = next((failed[s.ref.uri] for s in cell.plan.steps if s.ref.uri in failed), "") if cell.plan else ""
         return replace(cell, plan=None, why_not=why) if why else cell
 
     return [judged(cell) for cell in cells]

@@ -18,49 +18,42 @@ from typing import Any
 import yaml
 from rich.markup import escape
 
-from flows.execute import Outcome, carry_out_step, look_up, run_inside, run_with_prefect
+from flows.execute import FlowCall, RunOutcome, cached_outcome, execute, planned_flow, step_title, tell_of_step
 from flows.orchestration.process_lifetime import child_environment
-from flows.plan import Step
-from flows.sweep.definition import UNTIL, Cell, Sweep, Variant, cells_without, plan_sweep, preparation, sharing
+from flows.sweep.definition import UNTIL, Cell, Sweep, cells_without, preparation, sharing
 from flows.sweep.table import Result, failures, sweep_folder, write_results
 from storage.files.atomic import write_text
 from storage.workspace import Workspace
 from tasks.framework.progress import console
+from tasks.framework.stage import StageRun
 
 _TRAINING = ("seed", "boost")
 _SET_ASIDE = 3  # exit code of a run that went well but for some videos
 
 
 def run_sweep(sweep: Sweep, cells: Sequence[Cell], workspace: Workspace, jobs: int = 1) -> list[Result]:
-    """Carry a planned sweep out. If every result is there, nothing is started, Prefect included."""
+    """Run a planned sweep. If every result is there, nothing is started, Prefect included."""
     console.print(escape(sharing(cells).sentence()), highlight=False, soft_wrap=True)
     if not sharing(cells).to_make:
-        results = [_failed(cell) if cell.plan is None else _result(cell, look_up(cell.plan)) for cell in cells]
+        results = [
+            _failed(cell) if cell.plan is None else _result(cell, cached_outcome(cell.plan, True)) for cell in cells
+        ]
         write_results(sweep, workspace, results)
         return results
-    from flows.orchestration.flows import sweep_flow
 
-    values = {"sweep": sweep_to_json(sweep), "workspace": str(workspace.root), "jobs": jobs}
+    def planned_sweep(sweep: dict[str, Any], workspace: str, jobs: int) -> list[Result]:
+        return _run_cells(asked, list(cells), place, jobs)
+
+    asked, place = sweep, workspace
+    parameters = {"sweep": asdict(sweep) | {"data": str(sweep.data)}, "workspace": str(workspace.root), "jobs": jobs}
     title = f"Sweep {sweep.name}: {len(cells)} runs"
-    found = run_with_prefect(sweep_flow, title, values, len(preparation(cells)))
-    return [Result(**row) for row in found]
+    return execute(FlowCall(planned_sweep, "sweep", title, parameters, len(preparation(cells))))
 
 
-def sweep_to_json(sweep: Sweep) -> dict[str, Any]:
-    return asdict(sweep) | {"data": str(sweep.data) if sweep.data else None}
-
-
-def sweep_from_json(values: dict[str, Any]) -> Sweep:
-    variants = tuple(Variant(row["name"], tuple(row["settings"])) for row in values["variants"])
-    data = Path(values["data"]) if values["data"] else None
-    return Sweep(**values | {"variants": variants, "settings": tuple(values["settings"]), "data": data})
-
-
-def carry_out_sweep(sweep: Sweep, place: str, jobs: int) -> list[Result]:
+def _run_cells(sweep: Sweep, cells: list[Cell], workspace: Workspace, jobs: int) -> list[Result]:
     """Inside the flow: all of a sweep, in the order of its runs."""
-    workspace = Workspace.open(place)
     folder = sweep_folder(sweep, workspace)
-    cells, failed = _prepare(plan_sweep(sweep, workspace), folder)
+    cells, failed = _prepare(cells, folder)
     book = _Book(sweep, workspace, cells, failed)
     runs = _one_by_one(book, folder) if jobs == 1 else _side_by_side(book, folder, jobs)
     for cell, result in runs:
@@ -69,16 +62,20 @@ def carry_out_sweep(sweep: Sweep, place: str, jobs: int) -> list[Result]:
 
 
 def _prepare(cells: list[Cell], folder: Path) -> tuple[list[Cell], dict[str, str]]:
-    """Make what comes before the training; the runs that are still possible, and the places of stages that failed."""
+    """Run what comes before the training; the runs that are still possible, and the URIs of results that failed."""
+    from tasks.framework.prefect_task import run_as_task
+
     failed: dict[str, str] = {}
     for step in preparation(cells):
-        place = step.job.ref.uri
-        if not any(place == s.job.ref.uri for cell in cells for s in _steps(cell)):
+        place = step.ref.uri
+        if not any(place == s.ref.uri for cell in cells for s in _steps(cell)):
             continue  # only runs need it that cannot be any more
         try:
-            carry_out_step(step)
+            started = time.monotonic()
+            count, computed = run_as_task(step, step_title(step), step.state == "forced")
+            tell_of_step(step, count, computed, time.monotonic() - started)
         except Exception as error:  # whatever it is, the other variants go on
-            log = folder / "logs" / f"{step.job.stage.name}-{step.job.ref.key[:8]}.log"
+            log = folder / "logs" / f"{step.stage.name}-{step.ref.key[:8]}.log"
             failed[place] = _told(f"{step.label} failed", error, log)
             cells = cells_without(cells, failed)
     return cells, failed
@@ -123,12 +120,12 @@ class _Book:
 
 def _remember_failure(cell: Cell, result: Result, failed: dict[str, str]) -> None:
     """The stage that a run stopped at fails in every run that shares it: they need not try."""
-    stopped = next((step for step in _steps(cell) if step.job.done() is None), None)
+    stopped = next((step for step in _steps(cell) if step.find_completion() is None), None)
     if stopped is not None:
-        failed.setdefault(stopped.job.ref.uri, f"{stopped.label} failed as in '{cell.title}': {result.reason}")
+        failed.setdefault(stopped.ref.uri, f"{stopped.label} failed as in '{cell.title}': {result.reason}")
 
 
-def _steps(cell: Cell) -> list[Step]:
+def _steps(cell: Cell) -> list[StageRun]:
     return cell.plan.steps if cell.plan else []
 
 
@@ -143,8 +140,9 @@ def _one_by_one(book: _Book, folder: Path) -> Iterator[tuple[Cell, Result]]:
         write_recipe(cell, folder)
         console.print(f"[bold]{escape(cell.title)}[/]", highlight=False, soft_wrap=True)
         try:
-            there = all(step.job.done() for step in cell.plan.steps)
-            yield cell, _result(cell, look_up(cell.plan) if there else run_inside(cell.plan, UNTIL))
+            there = all(step.find_completion() for step in cell.plan.steps)
+            call = planned_flow(cell.plan, until=UNTIL)
+            yield cell, _result(cell, cached_outcome(cell.plan, True) if there else execute(call, inside_flow=True))
         except Exception as error:  # whatever it is, the other variants go on
             log = folder / "logs" / f"{cell.plan.recipe.name}.log"
             yield cell, _failed(cell, _told("", error, log))
@@ -161,8 +159,8 @@ def _side_by_side(book: _Book, folder: Path, jobs: int) -> Iterator[tuple[Cell, 
                 cell = book.still_possible(waiting.pop(0))
                 if cell.plan is None:
                     yield cell, _failed(cell)
-                elif all(step.job.done() for step in cell.plan.steps):
-                    yield cell, _result(cell, look_up(cell.plan))
+                elif all(step.find_completion() for step in cell.plan.steps):
+                    yield cell, _result(cell, cached_outcome(cell.plan, True))
                 else:
                     console.print(f"[bold]{escape(cell.title)}[/] begins", highlight=False, soft_wrap=True)
                     running[_start(cell, folder, environment)] = cell
@@ -209,7 +207,7 @@ def _outputs(cell: Cell, folder: Path) -> tuple[Path, Path]:
 def _of_process(cell: Cell, code: int, folder: Path) -> Result:
     out, log = _outputs(cell, folder)
     if code in (0, _SET_ASIDE) and cell.plan:
-        return _result(cell, look_up(cell.plan))
+        return _result(cell, cached_outcome(cell.plan, True))
     try:
         reason = json.loads(out.read_bytes())["error"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -228,19 +226,19 @@ def write_recipe(cell: Cell, folder: Path) -> Path:
     return path
 
 
-def _result(cell: Cell, outcome: Outcome) -> Result:
+def _result(cell: Cell, outcome: RunOutcome) -> Result:
     plan = cell.plan
     assert plan is not None
     figures = dict(outcome.run.scores)
-    figures |= outcome.figures.get("self_retrieval") or {}
-    figures |= outcome.figures.get("diversity") or {}
-    trained = [done for step in plan.steps if step.job.stage.name in _TRAINING and (done := step.job.done())]
+    figures |= outcome.metrics.get("self_retrieval") or {}
+    figures |= outcome.metrics.get("diversity") or {}
+    trained = [done for step in plan.steps if step.stage.name in _TRAINING and (done := step.find_completion())]
     best = trained[-1].summary.get("val_cider") if trained else None
     if best is not None and best >= 0 and plan.recipe.ensemble is None:  # an ensemble has no epoch of its own
         figures["val CIDEr"] = best
     seconds = sum(done.seconds for done in trained)
     evaluation = plan.step(UNTIL)
-    where = evaluation.job.ref.uri if evaluation else ""
+    where = evaluation.ref.uri if evaluation else ""
     return Result(cell.variant.name, cell.seed, "done", "", figures, seconds, len(outcome.quarantined), where)
 
 

@@ -15,7 +15,7 @@ from storage.datasets.activitynet import ActivityNetOptions, read_activitynet
 from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, looked_for
 from storage.datasets.coco import FILE as COCO_FILE
 from storage.datasets.coco import CocoOptions, read_coco
-from storage.datasets.dataset import Dataset, find_videos
+from storage.datasets.dataset import Dataset
 from storage.datasets.demo import DemoOptions, read_demo
 from storage.datasets.folder import FolderOptions, read_folder
 from storage.datasets.msrvtt import FILES as MSRVTT_FILES
@@ -36,7 +36,6 @@ __all__ = [
     "MsvdOptions",
     "UserFilesOptions",
     "detect_kind",
-    "find_videos",
     "read_dataset",
 ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage.datasets.annotations import find_annotation, looked_for, read_json, repair_segment
-from storage.datasets.dataset import Builder, Dataset, DatasetName
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.errors import BadInput
 from storage.options import Options
 from storage.records import Split
@@ -34,7 +34,7 @@ class ActivityNetOptions(Options):
 
 def read_activitynet(options: ActivityNetOptions, root: Path) -> Dataset:
     """Videos may be named `v_<id>.*`, as in the annotations, or `<id>.*`."""
-    builder = Builder(options.name, root)
+    builder = DatasetBuilder(options.name, root)
     wanted: dict[str, tuple[Split, str]] = {"train.json": ("train", ""), "val_1.json": ("val", "")}
     if options.val_2 != "ignore":
         wanted["val_2.json"] = (options.val_2, "b")
@@ -51,7 +51,7 @@ def read_activitynet(options: ActivityNetOptions, root: Path) -> Dataset:
     return builder.finish()
 
 
-def _add_segments(builder: Builder, video: str, entry: Any, split: Split, mark: str, where: str) -> None:
+def _add_segments(builder: DatasetBuilder, video: str, entry: Any, split: Split, mark: str, where: str) -> None:
     times, sentences = (entry.get(key) if isinstance(entry, dict) else None for key in ("timestamps", "sentences"))
     if not isinstance(times, list) or not isinstance(sentences, list):
         builder.report(video, "malformed", f"expected {EXPECTED}", where, True)

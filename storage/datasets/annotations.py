@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import BadInput
-from storage.records import Split
+from storage.records import Split, TimeSpan
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 FOLDERS = (".", "annotations", "annotation", "captions")
 """Where annotation files are looked for, below the data folder and in this order."""
 
-Row = tuple[int, dict[str, Any]]
+TableRow = tuple[int, dict[str, Any]]
 """The line (or the row of a Parquet file), from 1, and its values by lower-case column name."""
 
 _NOT_TEXT = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -51,7 +51,7 @@ def parse_split(value: Any) -> Split | None:
     return _SPLITS.get(value.strip().lower()) if isinstance(value, str) else None
 
 
-def repair_segment(start: Any, end: Any, duration: Any = None) -> tuple[tuple[float, float] | None, str]:
+def repair_segment(start: Any, end: Any, duration: Any = None) -> tuple[TimeSpan | None, str]:
     """(start, end) in seconds as a segment inside the video, and what had to be repaired ("" if nothing).
 
     None if nothing is left: then the second value says why."""
@@ -126,7 +126,9 @@ def list_in(data: dict[str, Any], key: str, path: Path, expected: str) -> list[A
     return value
 
 
-def read_rows(path: Path, wanted: Collection[str], skip: Callable[[int, str], None] | None = None) -> Iterator[Row]:
+def read_rows(
+    path: Path, wanted: Collection[str], skip: Callable[[int, str], None] | None = None
+) -> Iterator[TableRow]:
     """The rows of a .csv, .tsv, .jsonl or .parquet file; of a Parquet file only the `wanted` columns are read.
 
     A row that cannot be parsed is BadInput, or, if `skip` is given, is told to it (line, reason) and left out."""
@@ -150,7 +152,7 @@ def read_header(path: Path) -> list[str]:
         return []
 
 
-def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | None) -> Iterator[Row]:
+def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | None) -> Iterator[TableRow]:
     text = read_text(path)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -188,7 +190,7 @@ def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | Non
         raise BadInput(f"{path}, line 1, column 1: the file is empty; expected a line with the names of the columns")
 
 
-def _jsonl_rows(path: Path) -> Iterator[Row]:
+def _jsonl_rows(path: Path) -> Iterator[TableRow]:
     for number, line in read_lines(path):
         data = _parse(line, path, number, "one JSON object a line")
         if not isinstance(data, dict):
@@ -198,7 +200,7 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
         yield number, {name.lower(): value for name, value in data.items()}
 
 
-def _parquet_rows(path: Path, wanted: Collection[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, wanted: Collection[str]) -> Iterator[TableRow]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage.datasets.annotations import find_annotation, list_in, looked_for, parse_split, read_json
-from storage.datasets.dataset import Builder, Dataset, DatasetName
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.errors import BadInput
 from storage.options import Options
 from storage.records import Split
@@ -32,7 +32,7 @@ class CocoOptions(Options):
 
 def read_coco(options: CocoOptions, root: Path) -> Dataset:
     """Images are found as `<filepath>/<filename>`, or by their file name anywhere below root."""
-    builder = Builder(options.name, root)
+    builder = DatasetBuilder(options.name, root)
     path = find_annotation(root, FILE)
     if path is None:
         raise BadInput(f"no COCO annotations; {looked_for(root, [FILE])}; put it there or choose another dataset.kind")
@@ -50,7 +50,7 @@ def read_coco(options: CocoOptions, root: Path) -> Dataset:
     return builder.finish()
 
 
-def _add_image(builder: Builder, entry: dict[str, Any], name: str, known: set[str], where: str) -> None:
+def _add_image(builder: DatasetBuilder, entry: dict[str, Any], name: str, known: set[str], where: str) -> None:
     # cocoid rather than the file's stem: precomputed features and coco-caption's own files are keyed by it
     number = entry.get("cocoid")
     stem = name.rpartition(".")[0] or name

@@ -30,7 +30,7 @@ from pydantic import Field
 
 from storage.datasets.annotations import clean_caption
 from storage.errors import BadInput, UnsafeId
-from storage.records import SPLITS, Caption, Problem, Split, VideoRecord, check_video_id
+from storage.records import SPLITS, Caption, Problem, Split, TimeSpan, VideoRecord, check_video_id
 
 DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that is also a folder of the workspace."""
@@ -58,7 +58,7 @@ class Dataset:
     annotations: tuple[Path, ...]
 
 
-class Builder:
+class DatasetBuilder:
     """Collects the rows of one data set. `paths` are the videos and images below the root, `files` their ids."""
 
     def __init__(self, name: str, root: Path):
@@ -103,7 +103,7 @@ class Builder:
         video_id: str,
         source: str | None,
         split: Split,
-        segment: tuple[float, float] | None = None,
+        segment: TimeSpan | None = None,
         where: str = "",
         item: str = "",
     ) -> bool:
@@ -190,12 +190,6 @@ class Builder:
         seen = ", ".join(f"{count} {kind}" for kind, count in counts) or "nothing in them"
         first = f" (first: {problems[0].where or problems[0].item}: {problems[0].reason})" if problems else ""
         return f"not one usable caption in {names}: {seen}{first}; check that these are the right files"
-
-
-def find_videos(root: Path, problems: list[Problem] | None = None) -> dict[str, str]:
-    """Id -> path below root, with forward slashes, of every video and image. What is left out goes to `problems`."""
-    problems = [] if problems is None else problems
-    return assign_ids(scan(root, problems), problems)
 
 
 def assign_ids(paths: Iterable[str], problems: list[Problem]) -> dict[str, str]:

@@ -9,13 +9,10 @@ world.json              the same, renamed last: the world is complete
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
@@ -28,10 +25,11 @@ from pydantic import Field, field_validator
 
 from storage.datasets.dataset import Dataset, DatasetName
 from storage.datasets.demo_draw import SOUND_RATE, draw_frames, draw_sound
-from storage.datasets.demo_scene import DETAIL_SHARE, Clip, plan_world
+from storage.datasets.demo_scene import DETAIL_SHARE, DemoClip, plan_world
 from storage.datasets.folder import FolderOptions, read_folder
 from storage.errors import BadInput, wrap_os_errors
 from storage.files.atomic import TEMP_MARK, sync_folder, write_bytes, write_json, write_jsonl
+from storage.files.locks import folder_lock
 from storage.options import Options
 from storage.records import Split
 
@@ -87,7 +85,7 @@ class DemoOptions(Options):
         """Frames of each clip."""
         return round(self.seconds * self.fps)
 
-    def plan(self) -> list[Clip]:
+    def plan(self) -> list[DemoClip]:
         """Every clip of this world, not yet drawn."""
         counts: dict[Split, int] = {"train": self.train, "val": self.val, "test": self.test}
         return plan_world(self.seed, counts, self.frames, self.captions, self.event, self.detail_share)
@@ -112,7 +110,7 @@ def draw_world(
         return False
     with wrap_os_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        with _alone(root):
+        with folder_lock(root):  # waits for another process that draws here
             if _is_finished(root, world):
                 return False
             unfinished = root / "world.unfinished.json"
@@ -156,52 +154,47 @@ def _check_same(path: Path, wanted: dict[str, Any]) -> None:
         raise BadInput(f"{path.parent} holds a demo world with {has}, but {wants} is asked for; {remedy}")
 
 
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Wait until nobody else draws in `root`. The lock is on the folder itself and dies with its process."""
-    handle = os.open(root, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def _claim(root: Path, unfinished: Path, world: dict[str, Any]) -> None:
     """Make `root` this world's folder, so that clips found there later are known to be its own."""
     if unfinished.exists():
         _check_same(unfinished, world)
         return
-    strangers = [name for name in ("videos", "captions.jsonl", "truth.jsonl") if (root / name).exists()]
-    if strangers:
+    foreign = [name for name in ("videos", "captions.jsonl", "truth.jsonl") if (root / name).exists()]
+    if foreign:
         raise BadInput(
-            f"{root} already has {', '.join(strangers)} but no demo world; choose another folder, nothing was changed"
+            f"{root} already has {', '.join(foreign)} but no demo world; choose another folder, nothing was changed"
         )
     write_json(unfinished, world)
 
 
-def _caption_rows(plan: list[Clip]) -> Iterator[dict[str, Any]]:
+def _caption_rows(plan: list[DemoClip]) -> Iterator[dict[str, Any]]:
     for clip in plan:
-        for told in clip.captions:
-            yield {"video": clip.id, "caption": told.text, "split": clip.split}
+        for caption in clip.captions:
+            yield {"video": clip.id, "caption": caption.text, "split": clip.split}
 
 
-def _truth_row(clip: Clip) -> dict[str, Any]:
+def _truth_row(clip: DemoClip) -> dict[str, Any]:
     """The scene's properties, the event's frames [start, end), the twin, and the kind of each caption in order."""
-    kinds = [told.kind for told in clip.captions]
-    row = {"video": clip.id, "split": clip.split, "twin": clip.twin, "differs": clip.differs, "captions": kinds}
+    kinds = [caption.kind for caption in clip.captions]
+    row = {
+        "video": clip.id,
+        "split": clip.split,
+        "twin": clip.near_duplicate,
+        "differs": clip.differs,
+        "captions": kinds,
+    }
     return row | asdict(clip.scene)
 
 
 def _draw_clips(
-    videos: Path, plan: list[Clip], options: DemoOptions, workers: int, progress: Callable[[int, int], None] | None
+    videos: Path, plan: list[DemoClip], options: DemoOptions, workers: int, progress: Callable[[int, int], None] | None
 ) -> None:
     videos.mkdir(exist_ok=True)
     for leftover in videos.glob(f"*{TEMP_MARK}*"):
         leftover.unlink()
     missing = [clip for clip in plan if not (videos / f"{clip.id}.mp4").exists()]
 
-    def draw(clip: Clip) -> None:
+    def draw(clip: DemoClip) -> None:
         frames, sound = draw_frames(clip.scene, options.size, options.fps), draw_sound(clip.scene, options.fps)
         write_bytes(videos / f"{clip.id}.mp4", encode_clip(frames, sound, options.fps))
 

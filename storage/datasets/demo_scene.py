@@ -2,7 +2,7 @@
 
 Everything here is a pure function of the seed and the counts; nothing is drawn. A scene is one subject that does one
 thing (the event) between two dull stretches that have nothing to do with it. Combinations of (colour, shape, action)
-are disjoint across splits, words are shared. Some scenes have a near-twin, alike in all but one property. Some captions
+are disjoint across splits, words are shared. Some scenes have a near duplicate, alike in all but one property. Some captions
 are lazy or wrong on purpose; `Told.kind` keeps the truth about them.
 """
 
@@ -24,13 +24,13 @@ SOUNDS = ("none", "low", "high", "noise")
 DULL = ("bars", "gradient", "static")
 CORNERS = ((0.12, 0.12), (0.88, 0.12), (0.12, 0.88), (0.88, 0.88))
 
-TWIN_EVERY = 5  # one scene in five is drawn twice, so a third of all clips has a near-twin
+NEAR_DUPLICATE_EVERY = 5  # one scene in five is drawn twice, so a third of all clips has a near duplicate
 LAZY_SHARE = 0.2
 WRONG_SHARE = 0.1
 DETAIL_SHARE = 0.3
 
 Triple = tuple[str, str, str]
-Kind = Literal["good", "lazy", "wrong"]
+CaptionKind = Literal["good", "lazy", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +66,22 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DemoCaption:
     """One caption and whether it is worth believing."""
 
     text: str
-    kind: Kind
+    kind: CaptionKind
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
-    """A scene with a name, a split, captions, and the near-twin that differs from it in `differs`."""
+class DemoClip:
+    """A scene with a name, a split, captions, and the near duplicate that differs from it in `differs`."""
 
     id: str
     split: Split
     scene: Scene
-    captions: tuple[Told, ...]
-    twin: str | None = None
+    captions: tuple[DemoCaption, ...]
+    near_duplicate: str | None = None
     differs: str | None = None
 
 
@@ -92,10 +92,10 @@ def plan_world(
     captions: int,
     event: tuple[float, float],
     detail_share: float = DETAIL_SHARE,
-) -> list[Clip]:
+) -> list[DemoClip]:
     """All clips in their order; an event takes a part of its clip between the two of `event`. A clip does not change when
     only the counts grow, and its pixels do not change with `detail_share`, the part of captions that speak of a detail."""
-    triples = split_triples(seed)
+    triples = scenes_by_split(seed)
     return [
         clip
         for split in SPLITS
@@ -103,7 +103,7 @@ def plan_world(
     ]
 
 
-def split_triples(seed: int) -> dict[Split, list[Triple]]:
+def scenes_by_split(seed: int) -> dict[Split, list[Triple]]:
     """Every possible (colour, shape, action) in exactly one split, each split shuffled.
 
     A Latin square over the three: of the six colours of any shape and action, one goes to val, one to test and four to
@@ -115,8 +115,8 @@ def split_triples(seed: int) -> dict[Split, list[Triple]]:
         for s, shape in enumerate(shapes):
             for a, action in enumerate(actions):
                 if possible(shape, action):
-                    place = (c + s + a) % len(COLOURS)
-                    split: Split = "test" if place == 0 else "val" if place == 1 else "train"
+                    remainder = (c + s + a) % len(COLOURS)
+                    split: Split = "test" if remainder == 0 else "val" if remainder == 1 else "train"
                     found[split].append((colour, shape, action))
     return {split: rng.sample(found[split], len(found[split])) for split in SPLITS}
 
@@ -135,21 +135,21 @@ def _plan_split(
     captions: int,
     event: tuple[float, float],
     detail_share: float,
-) -> list[Clip]:
-    clips: list[Clip] = []
+) -> list[DemoClip]:
+    clips: list[DemoClip] = []
     n = 0
     while len(clips) < count:
         rng = random.Random(f"{seed}/{split}/{n}")
         scene = _draw_scene(rng, triples[n % len(triples)], frames, event)
         pair: list[tuple[Scene, str | None]] = [(scene, None)]
-        if n % TWIN_EVERY == 0 and count - len(clips) >= 2:
-            differs = ("detail", "sound", "size")[n // TWIN_EVERY % 3]
+        if n % NEAR_DUPLICATE_EVERY == 0 and count - len(clips) >= 2:
+            differs = ("detail", "sound", "size")[n // NEAR_DUPLICATE_EVERY % 3]
             pair = [(scene, differs), (_other(rng, scene, differs), differs)]
         ids = [f"{split}-{len(clips) + i + 1:04d}" for i in range(len(pair))]
         for i, (one, differs_in) in enumerate(pair):
-            told = tell(random.Random(f"{seed}/captions/{ids[i]}"), one, captions, detail_share)
-            twin = ids[1 - i] if len(pair) == 2 else None
-            clips.append(Clip(ids[i], split, one, told, twin, differs_in))
+            written = write_captions(random.Random(f"{seed}/captions/{ids[i]}"), one, captions, detail_share)
+            near_duplicate = ids[1 - i] if len(pair) == 2 else None
+            clips.append(DemoClip(ids[i], split, one, written, near_duplicate, differs_in))
         n += 1
     return clips
 
@@ -246,21 +246,23 @@ _LAZY = (
 )
 
 
-def tell(rng: random.Random, scene: Scene, count: int, detail_share: float = DETAIL_SHARE) -> tuple[Told, ...]:
+def write_captions(
+    rng: random.Random, scene: Scene, count: int, detail_share: float = DETAIL_SHARE
+) -> tuple[DemoCaption, ...]:
     """`count` captions of a scene in a fixed order, all different as long as the grammar allows."""
     lazy, wrong = (int(count * share + rng.random()) for share in (LAZY_SHARE, WRONG_SHARE))
-    planned: dict[Kind, int] = {"lazy": lazy, "wrong": wrong, "good": count}
+    planned: dict[CaptionKind, int] = {"lazy": lazy, "wrong": wrong, "good": count}
     kinds = [kind for kind, times in planned.items() for _ in range(times)][:count]
     rng.shuffle(kinds)
-    told: list[Told] = []
+    captions: list[DemoCaption] = []
     for kind in kinds:
         for _ in range(20):
             seen = _mistaken(rng, scene) if kind == "wrong" else scene
             text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, seen, detail_share)
-            if all(text != earlier.text for earlier in told):
+            if all(text != earlier.text for earlier in captions):
                 break
-        told.append(Told(text, kind))
-    return tuple(told)
+        captions.append(DemoCaption(text, kind))
+    return tuple(captions)
 
 
 def _mistaken(rng: random.Random, scene: Scene) -> Scene:

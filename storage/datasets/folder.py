@@ -19,16 +19,14 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from storage.datasets.annotations import TABLE_SUFFIXES, parse_split, read_rows, repair_segment
-from storage.datasets.dataset import Builder, Dataset, DatasetName, composed, is_media
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName, composed, is_media
 from storage.errors import BadInput
 from storage.options import Options
-from storage.records import SPLITS, Split
+from storage.records import SPLITS, Split, TimeSpan
 
 VIDEO_COLUMNS = ("video", "video_id", "file_name", "file")
 CAPTION_COLUMNS = ("caption", "text", "sentence", "captions")
 COLUMNS = (*VIDEO_COLUMNS, *CAPTION_COLUMNS, "split", "start", "end")
-
-Segment = tuple[float, float]
 
 
 class FolderOptions(Options):
@@ -108,7 +106,7 @@ def find_table(root: Path, captions: str | None = None) -> Path:
 
 def read_folder(options: FolderOptions, root: Path) -> Dataset:
     """The folder as a data set; a video that the table names and the folder lacks stays, without a source."""
-    builder = Builder(options.name, root)
+    builder = DatasetBuilder(options.name, root)
     path = builder.opened(find_table(root, options.captions))
     table = _read_table(builder, path)
     undecided = [video for video in table.clips if video not in table.splits]
@@ -128,11 +126,11 @@ class _Table:
     """`clips`: video -> segment, or None for the whole -> its captions and where they are (None: only declared).
     `splits`: video -> the split that the table gives."""
 
-    clips: dict[str, dict[Segment | None, list[tuple[Any, str]]]] = field(default_factory=dict)
+    clips: dict[str, dict[TimeSpan | None, list[tuple[Any, str]]]] = field(default_factory=dict)
     splits: dict[str, Split] = field(default_factory=dict)
 
 
-def _add_clips(builder: Builder, table: _Table, splits: dict[str, Split]) -> None:
+def _add_clips(builder: DatasetBuilder, table: _Table, splits: dict[str, Split]) -> None:
     taken = set(table.clips)
     for video, segments in table.clips.items():
         number = 0
@@ -147,7 +145,7 @@ def _add_clips(builder: Builder, table: _Table, splits: dict[str, Split]) -> Non
                         builder.add_caption(video_id, text, where)
 
 
-def _read_table(builder: Builder, path: Path) -> _Table:
+def _read_table(builder: DatasetBuilder, path: Path) -> _Table:
     table, names, file = _Table(), _Names(builder), path.name
     bad_splits: dict[str, tuple[Any, str]] = {}
     column = ""
@@ -198,7 +196,7 @@ def _video_column(row: dict[str, Any], path: Path) -> str:
 class _Names:
     """Which video a cell of the table means: an id, a path below the root or a file's name, in this order."""
 
-    def __init__(self, builder: Builder):
+    def __init__(self, builder: DatasetBuilder):
         self._builder = builder
         self._known: dict[Any, str | None] = {}
         self._absent: dict[str, str] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from storage.datasets.annotations import find_annotation, list_in, looked_for, parse_split, read_json
-from storage.datasets.dataset import Builder, Dataset, DatasetName
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.errors import BadInput
 from storage.options import Options
 from storage.records import Split
@@ -36,7 +36,7 @@ class MsrvttOptions(Options):
     """The data folder; --data overrides it."""
 
 
-class Sentence(NamedTuple):
+class SentenceEntry(NamedTuple):
     """One entry of 'sentences': `number` is its sen_id."""
 
     number: int | None
@@ -48,13 +48,13 @@ class Sentence(NamedTuple):
 
 def read_msrvtt(options: MsrvttOptions, root: Path) -> Dataset:
     """Splits as the files say; captions in the order of sen_id. Files may repeat each other's entries."""
-    builder = Builder(options.name, root)
+    builder = DatasetBuilder(options.name, root)
     paths = [path for name in FILES if (path := find_annotation(root, name))]
     if not paths:
         raise BadInput(
             f"no MSR-VTT annotations; {looked_for(root, FILES)}; put one there or choose another dataset.kind"
         )
-    sentences: list[Sentence] = []
+    sentences: list[SentenceEntry] = []
     for path in paths:
         data = read_json(builder.opened(path), EXPECTED)
         _add_videos(builder, list_in(data, "videos", path, EXPECTED), path.name)
@@ -64,7 +64,7 @@ def read_msrvtt(options: MsrvttOptions, root: Path) -> Dataset:
     return builder.finish()
 
 
-def _add_videos(builder: Builder, videos: list[Any], name: str) -> None:
+def _add_videos(builder: DatasetBuilder, videos: list[Any], name: str) -> None:
     here: set[str] = set()
     for index, entry in enumerate(videos):
         where = f"{name}:videos[{index}]"
@@ -84,21 +84,21 @@ def _add_videos(builder: Builder, videos: list[Any], name: str) -> None:
         builder.add_video(video_id, builder.find_file(video_id), split, where=where)
 
 
-def _sentences(builder: Builder, rows: list[Any], name: str) -> Iterator[Sentence]:
+def _sentences(builder: DatasetBuilder, rows: list[Any], name: str) -> Iterator[SentenceEntry]:
     for index, entry in enumerate(rows):
         where = f"{name}:sentences[{index}]"
         video_id = entry.get("video_id") if isinstance(entry, dict) else None
         if isinstance(video_id, str):
             number = entry.get("sen_id")
-            yield Sentence(number if type(number) is int else None, video_id, entry.get("caption"), name, where)
+            yield SentenceEntry(number if type(number) is int else None, video_id, entry.get("caption"), name, where)
         else:
             builder.report(where, "malformed", "no 'video_id' with text in it; left out", where, True)
 
 
-def _add_captions(builder: Builder, sentences: list[Sentence]) -> None:
+def _add_captions(builder: DatasetBuilder, sentences: list[SentenceEntry]) -> None:
     """In the order of sen_id, those without one last. What one file repeats of another counts once; equal captions
     without a number in one file are two people's."""
-    first: dict[tuple[str, int | None, str], Sentence] = {}
+    first: dict[tuple[str, int | None, str], SentenceEntry] = {}
     for row in sorted(sentences, key=lambda row: math.inf if row.number is None else row.number):
         before = first.setdefault((row.video_id, row.number, str(row.text)), row)
         if before is row or (before.file == row.file and row.number is None):

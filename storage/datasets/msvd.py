@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from storage.datasets.annotations import FOLDERS, find_annotation, looked_for, read_header, read_lines, read_rows
-from storage.datasets.dataset import Builder, Dataset, DatasetName
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.datasets.folder import derive_splits
 from storage.errors import BadInput
 from storage.options import Options
@@ -36,7 +36,7 @@ class MsvdOptions(Options):
 
 def read_msvd(options: MsvdOptions, root: Path) -> Dataset:
     """The sentence files if there are any, else the corpus CSV. Videos may be named `vidN.*` or by the YouTube clip."""
-    builder = Builder(options.name, root)
+    builder = DatasetBuilder(options.name, root)
     sentences = {split: path for split, name in SENTENCES.items() if (path := find_annotation(root, name))}
     corpora = [] if sentences else find_corpora(root)
     if not sentences and not corpora:
@@ -60,7 +60,7 @@ def find_corpora(root: Path) -> list[Path]:
     return [path for path in files if set(COLUMNS) <= set(read_header(path))]
 
 
-def _read_mapping(builder: Builder) -> dict[str, str]:
+def _read_mapping(builder: DatasetBuilder) -> dict[str, str]:
     """Clip -> vidN."""
     path = find_annotation(builder.root, MAPPING)
     numbers: dict[str, str] = {}
@@ -74,7 +74,7 @@ def _read_mapping(builder: Builder) -> dict[str, str]:
     return numbers
 
 
-def _read_sentences(builder: Builder, sentences: dict[Split, Path], clips: dict[str, str]) -> None:
+def _read_sentences(builder: DatasetBuilder, sentences: dict[Split, Path], clips: dict[str, str]) -> None:
     for split, name in SENTENCES.items():
         if split not in sentences:
             builder.report(name, "missing_annotation", f"not there, so there is no {split} split")
@@ -100,7 +100,7 @@ def _read_sentences(builder: Builder, sentences: dict[Split, Path], clips: dict[
             builder.add_caption(video_id, caption, where)
 
 
-def _read_corpus(builder: Builder, path: Path, numbers: dict[str, str]) -> None:
+def _read_corpus(builder: DatasetBuilder, path: Path, numbers: dict[str, str]) -> None:
     captions: dict[str, list[tuple[str, str]]] = {}
 
     def skip(line: int, reason: str) -> None:
@@ -129,7 +129,7 @@ def _read_corpus(builder: Builder, path: Path, numbers: dict[str, str]) -> None:
                 builder.add_caption(clip, text, where)
 
 
-def _add_numbered(builder: Builder, captions: dict[str, list[tuple[str, str]]], numbers: dict[str, str]) -> None:
+def _add_numbered(builder: DatasetBuilder, captions: dict[str, list[tuple[str, str]]], numbers: dict[str, str]) -> None:
     for clip, rows in captions.items():
         video_id = numbers.get(clip)
         if video_id is None:

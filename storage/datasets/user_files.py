@@ -12,7 +12,7 @@ from typing import Literal
 
 from storage.datasets.dataset import Dataset, DatasetName, scan
 from storage.options import Options
-from storage.records import Problem, VideoRecord, check_video_id
+from storage.records import Problem, TimeSpan, VideoRecord, check_video_id
 
 USER_FILES = "loose"
 ROOT = Path("/")
@@ -25,7 +25,7 @@ class UserClip(Options):
     id: str
     source: str
     """its absolute path without the first slash"""
-    segment: tuple[float, float] | None = None
+    segment: TimeSpan | None = None
 
 
 class UserFilesOptions(Options):
@@ -41,7 +41,7 @@ def read_user_files(options: UserFilesOptions, root: Path) -> Dataset:
     return Dataset(options.name, root, videos, (), (), ())
 
 
-def clip_of(content: str, path: Path, segment: tuple[float, float] | None = None) -> UserClip:
+def clip_of(content: str, path: Path, segment: TimeSpan | None = None) -> UserClip:
     """The clip of a file whose bytes have this hash."""
     id = content if segment is None else f"{content}-{round(1000 * segment[0])}-{round(1000 * segment[1])}"
     return UserClip(id=id, source=source_of(path), segment=segment)

@@ -7,11 +7,9 @@ unless that is asked for.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,14 +21,15 @@ import pyarrow.parquet as pq
 
 from storage.errors import BadInput, StorageError, UnsafeId, UsageError, wrap_os_errors
 from storage.features.import_sources import EXPORT_ATTRIBUTE, EXPORT_NOTE, EXPORT_ROWS, UNREADABLE
-from storage.features.maintenance import Progress
-from storage.features.segments import INDEX_SCHEMA, Row
+from storage.features.maintenance import ProgressCallback
+from storage.features.segments import INDEX_SCHEMA, FeatureRow
 from storage.features.store import FeatureStore
 from storage.files.atomic import sync_file, sync_folder, write_json, write_parquet
 from storage.files.hashing import digest_rows
+from storage.files.locks import file_identity, working_file
 from storage.records import Problem, check_video_id
 
-Form = Literal["npy", "hdf5"]
+ExportFormat = Literal["npy", "hdf5"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class ExportReport:
 
 def export_features(
     store: FeatureStore,
-    form: Form,
+    form: ExportFormat,
     path: Path,
     *,
     ids: Collection[str] | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ExportReport:
     """Write the newest row of every video, or of `ids`, below or to `path`.
 
@@ -96,7 +95,7 @@ class _Rows:
     def leave_out(self, video_id: str, kind: str, reason: str) -> None:
         self.problems.append(Problem(video_id, kind, reason, str(self.store.path), True))
 
-    def each(self, progress: Progress | None) -> Iterator[Row]:
+    def each(self, progress: ProgressCallback | None) -> Iterator[FeatureRow]:
         """Every sound row; the others are problems."""
         for done, video_id in enumerate(self.wanted, 1):
             try:
@@ -112,23 +111,23 @@ class _Rows:
         return {
             "name": store.name,
             "dtype": store.dtype.name,
-            "shape": ["L", *(store.tail or ())],
+            "shape": ["L", *(store.feature_shape or ())],
             "videos": len(crc32s),
             "content": digest_rows((video_id, str(crc32)) for video_id, crc32 in sorted(crc32s.items())),
             "provenance": store.provenance,
         }
 
 
-def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: Progress | None) -> tuple[int, int]:
+def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
     """One file a video; those that are there with the same values stay, so a killed export goes on where it was."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = _listed_before(folder, rows.store)
     taken: dict[tuple[int, int] | None, str] = {}
     written: list[Path] = []
-    with _alone(folder / f"{EXPORT_NOTE}.lock"):
+    with _export_lock(folder / f"{EXPORT_NOTE}.lock"):
         for row in rows.each(progress):
             file = folder / f"{row.video_id}.npy"
-            place = _identity(file)
+            place = file_identity(file)
             if place in taken:
                 reason = f"would have the same file as {taken[place]} on this file system; export to hdf5 instead"
                 rows.leave_out(row.video_id, "same_file", reason)
@@ -142,7 +141,7 @@ def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: Progress | Non
                     np.lib.format.write_array(stream, np.ascontiguousarray(row.array), allow_pickle=False)
                 Path(stream.name).replace(file)
                 written.append(file)
-            taken[_identity(file)] = row.video_id
+            taken[file_identity(file)] = row.video_id
             listed[row.video_id] = {name: getattr(row, name) for name in _LISTED.names}
         for file in written:  # only now: a disk takes many together faster than one by one
             sync_file(file)
@@ -170,7 +169,7 @@ def _listed_before(folder: Path, store: FeatureStore) -> dict[str, dict[str, Any
     return {row["video_id"]: row for row in rows if (folder / f"{row['video_id']}.npy").exists()}
 
 
-def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: Progress | None) -> tuple[int, int]:
+def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
     """One data set a video. The file takes its name when it is whole; what a killed export left is begun anew."""
     if path.exists() and not overwrite:
         if _note_of(path) == rows.note({video_id: rows.view.newest_crc32(video_id) for video_id in rows.wanted}):
@@ -179,7 +178,7 @@ def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: Progress | None
     path.parent.mkdir(parents=True, exist_ok=True)
     written: dict[str, int | None] = {}
     # v108: older layouts refuse attributes over 64 kB, which the times of a long video need
-    with _alone(path.with_name(f"{path.name}.partial")) as partial:
+    with _export_lock(path.with_name(f"{path.name}.partial")) as partial:
         with h5py.File(partial, "w", libver=("v108", "v108"), locking=False) as file:
             for row in rows.each(progress):
                 dataset = file.create_dataset(row.video_id, data=row.array)
@@ -197,33 +196,8 @@ def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: Progress | None
 _FORMS = {"npy": _to_npy, "hdf5": _to_hdf5}
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[Path]:
-    """Hold a file, to be removed in the end, so that one export works there at a time; a killed holder frees it."""
-    while True:
-        with path.open("ab") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"another export holds {path}; wait for it, or choose another --out") from None
-            opened = os.fstat(held.fileno())
-            if _identity(path) != (opened.st_dev, opened.st_ino):  # its holder has just renamed it
-                continue
-            try:
-                yield path
-            finally:
-                if _identity(path) == (opened.st_dev, opened.st_ino):
-                    path.unlink()
-            return
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from all others, whatever its names; None if there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
+def _export_lock(path: Path) -> AbstractContextManager[Path]:
+    return working_file(path, f"another export holds {path}; wait for it, or choose another --out")
 
 
 def _holds(file: Path, array: np.ndarray) -> bool:

@@ -39,7 +39,7 @@ EXPORT_ATTRIBUTE = "longtake_features"
 
 
 @dataclass(frozen=True)
-class Note:
+class RowMetadata:
     """What is known of a row beside its values."""
 
     pts: np.ndarray | None = None
@@ -47,30 +47,30 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SourceEntry:
     """The features of one id: their shape as stored, and how to get them and what is known of them."""
 
     id: str
     shape: tuple[int, ...]
     load: Callable[[], np.ndarray]
-    note: Callable[[], Note] = Note
+    note: Callable[[], RowMetadata] = RowMetadata
 
 
 @dataclass(frozen=True)
-class Source:
+class FeatureSource:
     """Features as they were given: the form's name, the files that make it up, and its entries or what is wrong.
 
     dtype: the precision that Longtake exported them in; None for what others made."""
 
     form: str
     files: list[Path]
-    entries: list[Entry]
+    entries: list[SourceEntry]
     problems: list[Problem]
     dtype: str | None = None
 
 
 @contextmanager
-def open_source(path: Path, ids: Path | None) -> Iterator[Source]:
+def open_source(path: Path, ids: Path | None) -> Iterator[FeatureSource]:
     """The source at `path`, by what it is: a folder, or a file with one of the endings of FORMS."""
     form = "folder" if path.is_dir() else path.suffix.lower()
     if not path.exists():
@@ -91,21 +91,21 @@ def open_source(path: Path, ids: Path | None) -> Iterator[Source]:
 
 
 @contextmanager
-def _folder(path: Path, _: Path | None) -> Iterator[Source]:
+def _folder(path: Path, _: Path | None) -> Iterator[FeatureSource]:
     files = sorted(file for file in path.iterdir() if file.suffix == ".npy" and file.is_file())
     if not files:
         raise BadInput(f"no .npy file lies in {path}; it should hold one <id>.npy for each video")
     dtype, notes = _exported(path)
-    source = Source("folder of .npy", files, [], [], dtype)
+    source = FeatureSource("folder of .npy", files, [], [], dtype)
     for file in files:
         with _noting(source.problems, file.stem, file.name), file.open("rb") as stream:
             shape = _npy_shape(stream)
             load = partial(np.load, file, mmap_mode="r", allow_pickle=False)
-            source.entries.append(Entry(file.stem, shape, load, notes.get(file.stem, Note)))
+            source.entries.append(SourceEntry(file.stem, shape, load, notes.get(file.stem, RowMetadata)))
     yield source
 
 
-def _exported(folder: Path) -> tuple[str | None, dict[str, Callable[[], Note]]]:
+def _exported(folder: Path) -> tuple[str | None, dict[str, Callable[[], RowMetadata]]]:
     """dtype and id -> note of a folder that Longtake exported to; nothing of any other."""
     try:
         dtype = json.loads((folder / EXPORT_NOTE).read_bytes())["dtype"]
@@ -123,36 +123,36 @@ def _exported(folder: Path) -> tuple[str | None, dict[str, Callable[[], Note]]]:
     }
 
 
-def _note_of(pts: pa.ListArray, n: int, damaged: bool) -> Note:
-    return Note(np.asarray(pts[n].values) if pts[n].is_valid else None, damaged)
+def _note_of(pts: pa.ListArray, n: int, damaged: bool) -> RowMetadata:
+    return RowMetadata(np.asarray(pts[n].values) if pts[n].is_valid else None, damaged)
 
 
 @contextmanager
-def _npy(path: Path, ids: Path | None) -> Iterator[Source]:
+def _npy(path: Path, ids: Path | None) -> Iterator[FeatureSource]:
     with path.open("rb") as stream:
         shape = _npy_shape(stream)
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     names = read_ids(ids) if ids else []
     if len(shape) < 2 or len(names) != shape[0]:
         raise BadInput(f"{path} has shape {list(shape)} and {ids} has {len(names)} ids; one id for each row is needed")
-    entries = [Entry(name, shape[1:], partial(array.__getitem__, n)) for n, name in enumerate(names)]
-    yield Source("one .npy", [path, ids] if ids else [path], entries, [])
+    entries = [SourceEntry(name, shape[1:], partial(array.__getitem__, n)) for n, name in enumerate(names)]
+    yield FeatureSource("one .npy", [path, ids] if ids else [path], entries, [])
 
 
 @contextmanager
-def _npz(path: Path, _: Path | None) -> Iterator[Source]:
-    source = Source(".npz", [path], [], [])
+def _npz(path: Path, _: Path | None) -> Iterator[FeatureSource]:
+    source = FeatureSource(".npz", [path], [], [])
     with zipfile.ZipFile(path) as members:
         for member in members.namelist():
             name = member.removesuffix(".npy")
             with _noting(source.problems, name, path.name), members.open(member) as stream:
-                source.entries.append(Entry(name, _npy_shape(stream), partial(_load_member, members, member)))
+                source.entries.append(SourceEntry(name, _npy_shape(stream), partial(_load_member, members, member)))
         yield source
 
 
 @contextmanager
-def _hdf5(path: Path, _: Path | None) -> Iterator[Source]:
-    source = Source("HDF5", [path], [], [])
+def _hdf5(path: Path, _: Path | None) -> Iterator[FeatureSource]:
+    source = FeatureSource("HDF5", [path], [], [])
     with h5py.File(path, "r") as file:
         ours = EXPORT_ATTRIBUTE in file.attrs
         for name, dataset in _named_datasets(file, source.problems):
@@ -161,19 +161,19 @@ def _hdf5(path: Path, _: Path | None) -> Iterator[Source]:
                     Problem(name, "not_numbers", f"{dataset.name} holds {dataset.dtype}", path.name, True)
                 )
             else:
-                note = partial(_hdf5_note, dataset) if ours else Note
-                source.entries.append(Entry(name, dataset.shape, partial(dataset.__getitem__, ()), note))
+                note = partial(_hdf5_note, dataset) if ours else RowMetadata
+                source.entries.append(SourceEntry(name, dataset.shape, partial(dataset.__getitem__, ()), note))
                 if ours:
                     source = replace(source, dtype=dataset.dtype.name)
         yield source
 
 
-def _hdf5_note(dataset: h5py.Dataset) -> Note:
+def _hdf5_note(dataset: h5py.Dataset) -> RowMetadata:
     pts = dataset.attrs.get("pts")
-    return Note(None if pts is None else np.asarray(pts, np.float64), bool(dataset.attrs.get("damaged", False)))
+    return RowMetadata(None if pts is None else np.asarray(pts, np.float64), bool(dataset.attrs.get("damaged", False)))
 
 
-FORMS: dict[str, Callable[[Path, Path | None], AbstractContextManager[Source]]] = {
+FORMS: dict[str, Callable[[Path, Path | None], AbstractContextManager[FeatureSource]]] = {
     "folder": _folder,
     ".npy": _npy,
     ".npz": _npz,

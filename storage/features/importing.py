@@ -20,8 +20,8 @@ import zarr
 from zarr.storage import LocalStore
 
 from storage.errors import BadInput, Mismatch, UnsafeId, wrap_os_errors
-from storage.features.import_sources import UNREADABLE, Entry, Source, open_source
-from storage.features.maintenance import Progress
+from storage.features.import_sources import UNREADABLE, FeatureSource, SourceEntry, open_source
+from storage.features.maintenance import ProgressCallback
 from storage.features.segments import row_crc32
 from storage.features.store import FeatureDType, FeatureStore
 from storage.files.atomic import sync_file, sync_folder
@@ -35,7 +35,7 @@ class ImportReport:
 
     imported: rows written now; already: rows that were there, unchanged; unknown: ids the data set does not have, left
     out; missing: ids of the data set without a feature in this source; problems: entries left out and why; digest: the
-    store's digest afterwards; source_hash: the hash of the source's bytes; tail: the shape of one step."""
+    store's digest afterwards; source_hash: the hash of the source's bytes; feature_shape: the shape of one step."""
 
     name: str
     imported: int
@@ -45,7 +45,7 @@ class ImportReport:
     problems: tuple[Problem, ...]
     digest: str
     source_hash: str
-    tail: tuple[int, ...]
+    feature_shape: tuple[int, ...]
 
     def summary(self) -> str:
         """One line for people."""
@@ -68,7 +68,7 @@ def import_features(
     known_ids: Collection[str] | None = None,
     name: str,
     dtype: FeatureDType | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ImportReport:
     """Copy the features in `source` into the store at `store_path`, making it if need be.
 
@@ -81,13 +81,13 @@ def import_features(
         if not entries:
             raise BadInput(_nothing(source, unknown, known_ids, problems))
         source_hash = _hash(opened)
-        tail = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
-        store = _open_store(store_path, name, tail, dtype, opened.dtype, source)
+        feature_shape = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
+        store = _open_store(store_path, name, feature_shape, dtype, opened.dtype, source)
         key = f"imported:{source_hash[:16]}"
         keys = {entry.id: (video_keys or {}).get(entry.id, key) for entry in entries}
-        present, imported = _copy(store, source.name, entries, keys, tail, problems, progress)
+        present, imported = _copy(store, source.name, entries, keys, feature_shape, problems, progress)
     if present:
-        _record(store, opened.form, source.name, source_hash, tail, len(present))
+        _record(store, opened.form, source.name, source_hash, feature_shape, len(present))
     missing = sorted(set(known_ids or ()) - present)
     return ImportReport(
         name,
@@ -98,7 +98,7 @@ def import_features(
         tuple(problems),
         store.digest(),
         source_hash,
-        tail,
+        feature_shape,
     )
 
 
@@ -107,10 +107,12 @@ def imports(store: FeatureStore) -> list[dict[str, Any]]:
     return [json.loads(note.read_bytes())["attributes"] for note in sorted(store.path.glob("imports/*/zarr.json"))]
 
 
-def _wanted(source: Source, known: Collection[str] | None, problems: list[Problem]) -> tuple[list[Entry], list[str]]:
+def _wanted(
+    source: FeatureSource, known: Collection[str] | None, problems: list[Problem]
+) -> tuple[list[SourceEntry], list[str]]:
     """The entries worth loading, and the ids that the data set does not know."""
     known = None if known is None else frozenset(known)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, SourceEntry] = {}
     unknown = []
     where = source.files[0].name
     for entry in source.entries:
@@ -130,7 +132,7 @@ def _wanted(source: Source, known: Collection[str] | None, problems: list[Proble
     return list(entries.values()), unknown
 
 
-def _step(entry: Entry) -> tuple[int, ...]:
+def _step(entry: SourceEntry) -> tuple[int, ...]:
     """The shape of one step: [D] and [L, D] -> (D,), [L, R, D] -> (R, D)."""
     return entry.shape[1:] if len(entry.shape) > 1 else entry.shape
 
@@ -138,11 +140,11 @@ def _step(entry: Entry) -> tuple[int, ...]:
 def _copy(
     store: FeatureStore,
     where: str,
-    entries: list[Entry],
+    entries: list[SourceEntry],
     keys: dict[str, str],
-    tail: tuple[int, ...],
+    feature_shape: tuple[int, ...],
     problems: list[Problem],
-    progress: Progress | None,
+    progress: ProgressCallback | None,
 ) -> tuple[set[str], int]:
     """Write what is not there yet -> ids whose row is in the store now, number of rows written."""
     view = store.view()
@@ -151,9 +153,9 @@ def _copy(
     with store.writer() as writer:
         for done, entry in enumerate(entries, 1):
             try:
-                if _step(entry) != tail:
-                    raise BadInput(f"has steps of shape {list(_step(entry))}, most have {list(tail)}")
-                array = entry.load().reshape(-1, *tail)
+                if _step(entry) != feature_shape:
+                    raise BadInput(f"has steps of shape {list(_step(entry))}, most have {list(feature_shape)}")
+                array = entry.load().reshape(-1, *feature_shape)
                 with np.errstate(over="ignore"):
                     stored = array.astype(store.dtype)
                 if view.newest_crc32(entry.id, keys[entry.id]) != row_crc32(stored):
@@ -171,22 +173,29 @@ def _copy(
 
 
 def _open_store(
-    path: Path, name: str, tail: tuple[int, ...], dtype: FeatureDType | None, exported: str | None, source: Path
+    path: Path,
+    name: str,
+    feature_shape: tuple[int, ...],
+    dtype: FeatureDType | None,
+    exported: str | None,
+    source: Path,
 ) -> FeatureStore:
     provenance = {"extractor_key": f"imported:{name}", "kind": "imported", "name": name}
     if dtype is None and (path / "zarr.json").exists():
         exported = FeatureStore.open(path).dtype.name
     chosen = dtype or ("float32" if exported == "float32" else "float16")
     store = FeatureStore.create(path, provenance=provenance, dtype=chosen)
-    if store.tail not in (None, tail):
+    if store.feature_shape not in (None, feature_shape):
         raise Mismatch(
-            f"{source} has steps of shape {list(tail)}, but '{name}' in {path} has {list(store.tail or ())}; import it "
-            "under another name"
+            f"{source} has steps of shape {list(feature_shape)}, but '{name}' in {path} has "
+            f"{list(store.feature_shape or ())}; import it under another name"
         )
     return store
 
 
-def _record(store: FeatureStore, form: str, source: str, source_hash: str, tail: tuple[int, ...], rows: int) -> None:
+def _record(
+    store: FeatureStore, form: str, source: str, source_hash: str, feature_shape: tuple[int, ...], rows: int
+) -> None:
     """Note what was imported, last, so that the note stands for a finished import."""
     root = store.path / "imports"
     if any(note["content_hash"] == source_hash and note["rows"] == rows for note in imports(store)[-1:]):
@@ -198,7 +207,7 @@ def _record(store: FeatureStore, form: str, source: str, source_hash: str, tail:
         "source": source,
         "format": form,
         "content_hash": source_hash,
-        "shape": ["L", *tail],
+        "shape": ["L", *feature_shape],
         "rows": rows,
         "time": now.isoformat(timespec="seconds"),
     }
@@ -212,7 +221,7 @@ def _record(store: FeatureStore, form: str, source: str, source_hash: str, tail:
             sync_folder(path)
 
 
-def _hash(source: Source) -> str:
+def _hash(source: FeatureSource) -> str:
     """The hash of the source's bytes; of several files, of their names and hashes."""
     if len(source.files) == 1:
         return digest_file(source.files[0])

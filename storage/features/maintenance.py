@@ -11,8 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import StorageError
-from storage.features.reader import Segment, SegmentGoneError
-from storage.features.segments import Row, is_abandoned, retire, row_crc32, segment_names, sweep, write_segment
+from storage.features.reader import FeatureSegment, SegmentGone
+from storage.features.segments import (
+    FeatureRow,
+    delete_segment,
+    is_abandoned,
+    remove_leftovers,
+    row_crc32,
+    segment_names,
+    write_segment,
+)
 from storage.features.view import View
 from storage.records import Problem
 
@@ -23,9 +31,9 @@ _REMEDY = (
     "rows that were imported or pulled are imported or pulled again"
 )
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with (done, total) now and then."""
-Rows = dict[tuple[str, str], int]
+RowTimes = dict[tuple[str, str], int]
 """(video id, video key) -> when its newest row was written."""
 
 
@@ -40,11 +48,11 @@ class Compaction:
     bad: int = 0
 
 
-def verify(store: Path, progress: Progress | None = None) -> list[Problem]:
+def verify(store: Path, progress: ProgressCallback | None = None) -> list[Problem]:
     """Everything wrong with a store: unreadable indexes, chunks missing or of a wrong size, rows that differ from their
     checksum, folders that a killed writer left behind. Reads every byte; progress counts rows."""
     problems: list[Problem] = []
-    opened: list[Segment] = []
+    opened: list[FeatureSegment] = []
     for name, segment in _each(store):
         if isinstance(segment, StorageError):
             problems.append(Problem(name, "index", f"{segment}; or {_REMEDY}", name))
@@ -66,11 +74,11 @@ def verify(store: Path, progress: Progress | None = None) -> list[Problem]:
     return problems
 
 
-def retire_unreadable(store: Path) -> int:
+def delete_unreadable_segments(store: Path) -> int:
     """Remove the segments whose index cannot be read: nothing can tell which rows they hold -> how many."""
     broken = [name for name, segment in _each(store) if isinstance(segment, StorageError)]
     for name in broken:
-        retire(store / name)
+        delete_segment(store / name)
     return len(broken)
 
 
@@ -80,7 +88,7 @@ def compact(view: View, dtype: np.dtype, keep: Mapping[str, str] | None, check: 
     A row is dead if a newer one of the same id and key exists, if `keep` (id -> key) is given and does not name it, or
     if its bytes are lost; with `check`, also if they differ from their checksum, which else is an error. New segments
     are published before old ones go: a kill in between loses nothing."""
-    leftovers = sweep(view.path)
+    leftovers = remove_leftovers(view.path)
     kept: list[list[int]] = [[] for _ in view.segments]
     bad = 0
     for n in view.live():
@@ -97,15 +105,15 @@ def compact(view: View, dtype: np.dtype, keep: Mapping[str, str] | None, check: 
     rows = (view.segments[n].row(number) for n in chosen for number in kept[n])
     made = [write_segment(view.path, group, group[0].array.shape[1:], dtype) for group in _groups(rows)]
     for n in chosen:
-        retire(view.segments[n].path)
+        delete_segment(view.segments[n].path)
     before = len(view.segments)
     return Compaction(before, before - len(chosen) + len(made), sum(dead), leftovers, bad)
 
 
-def superseded(segments: Mapping[str, Rows], keep: Mapping[str, str] | None = None) -> list[str]:
+def superseded(segments: Mapping[str, RowTimes], keep: Mapping[str, str] | None = None) -> list[str]:
     """The names of segments whose every row is in one of newer name, too; with `keep` (id -> key), a row that it does not
     name need not be. Only ever the older of two goes, so whoever removes these, and when, no row is lost."""
-    newer: Rows = {}
+    newer: RowTimes = {}
     found = []
     for name in sorted(segments, reverse=True):
         rows = segments[name]
@@ -116,29 +124,29 @@ def superseded(segments: Mapping[str, Rows], keep: Mapping[str, str] | None = No
     return found
 
 
-def index_rows(index: bytes) -> Rows:
+def index_rows(index: bytes) -> RowTimes:
     """The rows that the bytes of an index.parquet name."""
     table = pq.read_table(pa.BufferReader(index), columns=["video_id", "video_key", "written"])
-    rows: Rows = {}
+    rows: RowTimes = {}
     for video_id, key, at in zip(*(column.to_pylist() for column in table.columns), strict=True):
         rows[video_id, key] = max(at, rows.get((video_id, key), -1))
     return rows
 
 
-def _each(store: Path) -> Iterator[tuple[str, Segment | StorageError | None]]:
+def _each(store: Path) -> Iterator[tuple[str, FeatureSegment | StorageError | None]]:
     """Every segment folder by name: opened, or None without an index, or why it cannot be opened."""
     for name in segment_names(store):
         try:
-            yield name, Segment.open(store / name)
-        except SegmentGoneError:  # compacted away meanwhile
+            yield name, FeatureSegment.open(store / name)
+        except SegmentGone:  # compacted away meanwhile
             continue
         except StorageError as error:
             yield name, error
 
 
-def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
+def _groups(rows: Iterator[FeatureRow]) -> Iterator[list[FeatureRow]]:
     """Rows in groups of about SEGMENT_BYTES; they are maps until they are written, so a group needs no memory."""
-    group: list[Row] = []
+    group: list[FeatureRow] = []
     size = 0
     for row in rows:
         group.append(row)
@@ -150,7 +158,7 @@ def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
         yield group
 
 
-def _wrong(segment: Segment, n: int) -> str:
+def _wrong(segment: FeatureSegment, n: int) -> str:
     """What is wrong with a row's bytes, "" for nothing."""
     video_id = segment.ids[n]
     if not segment.valid[n]:

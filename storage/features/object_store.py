@@ -13,7 +13,7 @@ from storage.errors import StorageError, TransientError, UsageError
 from storage.files.sanitising import has_login, without_login
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore as ObstoreStore
 
 # obstore's own pauses between tries are so short that ten of them are over within 2 s: less than a store takes to restart.
 _PAUSES = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(seconds=8), "base": 2}
@@ -23,7 +23,7 @@ _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d")  # not 'too slow' and 'too
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
-class Listed(NamedTuple):
+class ObjectInfo(NamedTuple):
     """An object: its path below the URL, its size, when it was put."""
 
     path: str
@@ -31,7 +31,7 @@ class Listed(NamedTuple):
     at: datetime
 
 
-class Objects:
+class ObjectStore:
     """What lies below one URL: s3://bucket/prefix (anything that speaks S3) or file:///folder.
 
     Credentials and endpoint come from the AWS_* variables of the environment. Safe to use from several threads."""
@@ -73,13 +73,13 @@ class Objects:
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.url}/{path}") from None
 
-    def below(self, prefix: str) -> list[Listed]:
+    def below(self, prefix: str) -> list[ObjectInfo]:
         """Every object below a prefix."""
         import obstore
 
         with self._reaching():
             batches = obstore.list(self._store, prefix, chunk_size=1000)
-            return [Listed(e["path"], e["size"], e["last_modified"]) for batch in batches for e in batch]
+            return [ObjectInfo(e["path"], e["size"], e["last_modified"]) for batch in batches for e in batch]
 
     def folders(self, prefix: str | None = None) -> list[str]:
         """The common beginnings one level below a prefix, without their last slash."""
@@ -124,7 +124,7 @@ def _reason(error: Exception) -> str:
     return (_ANSWERED.match(line) or _BEGINNING.match(line))[0].strip()  # type: ignore[index]
 
 
-def _open(url: str) -> ObjectStore:
+def _open(url: str) -> ObstoreStore:
     if has_login(url):
         raise UsageError(
             f"{without_login(url)} was given with a login in it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"

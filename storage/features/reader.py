@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import zarr
 
 from storage.errors import StorageError
-from storage.features.segments import DATA, INDEX, Row, row_crc32
+from storage.features.segments import DATA, INDEX, FeatureRow, row_crc32
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -30,7 +30,7 @@ _PLAIN_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}]
 _COLUMNS = ["video_id", "video_key", "start", "length", "crc32", "damaged", "written"]
 
 
-class SegmentGoneError(Exception):
+class SegmentGone(Exception):
     """The segment was compacted away while it was being opened: list the store again."""
 
 
@@ -62,7 +62,7 @@ def map_file(path: Path) -> np.ndarray:
     return np.asarray(_Map(path))
 
 
-class Segment:
+class FeatureSegment:
     """An indexed segment, opened for reading.
 
     Columns, one entry a row: ids, keys (lists), starts, lengths, crc32s, damaged, written, valid (numpy)."""
@@ -87,20 +87,20 @@ class Segment:
         self._open_data()
 
     @classmethod
-    def open(cls, path: Path) -> Segment | None:
+    def open(cls, path: Path) -> FeatureSegment | None:
         """The segment, or None if it has no index (yet)."""
         try:
             segment = cls(path, map_file(path / INDEX))
         except FileNotFoundError:
             if path.exists():
                 return None
-            raise SegmentGoneError(path.name) from None
+            raise SegmentGone(path.name) from None
         if segment.faults and not path.exists():
-            raise SegmentGoneError(path.name)
+            raise SegmentGone(path.name)
         return segment
 
     @property
-    def tail(self) -> tuple[int, ...]:
+    def feature_shape(self) -> tuple[int, ...]:
         return self.shape[1:]
 
     @property
@@ -109,17 +109,17 @@ class Segment:
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64)) if self.shape else 0
 
     def read(self, n: int) -> np.ndarray:
-        """Row number -> [L, *tail], read-only and without a copy where the row lies in one chunk."""
+        """Row number -> [L, *feature_shape], read-only and without a copy where the row lies in one chunk."""
         mapped = self.mapped(n)
         if mapped is not None:
             return mapped
-        out = np.empty((int(self.lengths[n]), *self.tail), self.dtype)
+        out = np.empty((int(self.lengths[n]), *self.feature_shape), self.dtype)
         self.copy(n, out)
         out.flags.writeable = False
         return out
 
     def mapped(self, n: int) -> np.ndarray | None:
-        """A row as a piece of the map, [L, *tail]; None if it is empty, straddles chunks or zarr-python has to read it."""
+        """A row as a piece of the map, [L, *feature_shape]; None if empty, across chunks or read by zarr-python."""
         if not self.valid[n]:
             raise self.fault(self.ids[n])
         start, length = int(self.starts[n]), int(self.lengths[n])
@@ -129,7 +129,7 @@ class Segment:
         return self._chunks[first][offset : offset + length]  # type: ignore[index]  # valid rows have chunks
 
     def copy(self, n: int, out: np.ndarray) -> None:
-        """Copy the first len(out) steps of a row into out (n, *tail) of any float dtype."""
+        """Copy the first len(out) steps of a row into out (n, *feature_shape) of any float dtype."""
         if not self.valid[n]:
             raise self.fault(self.ids[n])
         start, count = int(self.starts[n]), len(out)
@@ -143,14 +143,14 @@ class Segment:
             out[done : done + step] = self._chunks[chunk][offset : offset + step]  # type: ignore[index]
             done += step
 
-    def row(self, n: int) -> Row:
+    def row(self, n: int) -> FeatureRow:
         """Everything about one row, its bytes checked: what merging copies."""
         array = self.read(n)
         crc32 = int(self.crc32s[n])
         if row_crc32(array) != crc32:
             raise StorageError(self._advice(f"the features of {self.ids[n]} differ from their checksum"))
         written = int(self.written[n])
-        return Row(self.ids[n], self.keys[n], array, self.pts(n), crc32, bool(self.damaged[n]), written)
+        return FeatureRow(self.ids[n], self.keys[n], array, self.pts(n), crc32, bool(self.damaged[n]), written)
 
     def pts(self, n: int) -> np.ndarray | None:
         """The time of every step in seconds, (L,) float64, or None where none was recorded."""

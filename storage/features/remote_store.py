@@ -27,10 +27,10 @@ from typing import Any
 import pyarrow as pa
 
 from storage.errors import Mismatch, StorageError, wrap_os_errors
-from storage.features.maintenance import Compaction, Progress, Rows, index_rows, superseded
-from storage.features.object_store import Listed, Objects
-from storage.features.reader import SegmentGoneError
-from storage.features.segments import INDEX, is_segment_name, retire, segment_names, staged, sweep
+from storage.features.maintenance import Compaction, ProgressCallback, RowTimes, index_rows, superseded
+from storage.features.object_store import ObjectInfo, ObjectStore
+from storage.features.reader import SegmentGone
+from storage.features.segments import INDEX, delete_segment, is_segment_name, remove_leftovers, segment_names, staged
 from storage.features.store import FeatureStore
 from storage.files.atomic import write_bytes
 
@@ -55,7 +55,7 @@ class RemoteFeatures:
     """The feature stores below one URL: s3://bucket/prefix or file:///folder."""
 
     def __init__(self, url: str):
-        self.objects = Objects(url)
+        self.objects = ObjectStore(url)
         self.url = self.objects.url
 
     def names(self) -> list[str]:
@@ -71,12 +71,12 @@ class RemoteFeatures:
 class Mirror:
     """A remote store and its local copy."""
 
-    def __init__(self, objects: Objects, name: str, local: Path):
+    def __init__(self, objects: ObjectStore, name: str, local: Path):
         self.url, self.local = f"{objects.url}/{name}", local
         self._objects, self._name = objects, name
-        self._agreed = False
+        self._remote_checked = False
 
-    def pull(self, progress: Progress | None = None) -> Transfer:
+    def pull(self, progress: ProgressCallback | None = None) -> Transfer:
         """Fetch every remote segment that is missing here, then drop local ones that the remote compacted away.
 
         Without a remote store there is nothing to do. progress counts bytes."""
@@ -87,18 +87,18 @@ class Mirror:
             if not (self.local / _GROUP).exists():
                 write_bytes(self.local / _GROUP, group)
             self._require_same(group)
-            sweep(self.local)
-            segments, nbytes, remote = self._settled(lambda: self._fetch_missing(progress))
+            remove_leftovers(self.local)
+            segments, nbytes, remote = self._copy_until_stable(lambda: self._fetch_missing(progress))
             self._fetch_notes()
             gone = [name for name in self._superseded(self._local_segments()) if name not in remote]
             for name in gone:
-                retire(self.local / name)
+                delete_segment(self.local / name)
         return Transfer(segments, nbytes, len(gone))
 
-    def push(self, progress: Progress | None = None) -> Transfer:
+    def push(self, progress: ProgressCallback | None = None) -> Transfer:
         """Send every local segment that the remote lacks, then remove remote ones whose rows newer ones hold."""
-        self._agree()
-        segments, nbytes, remote = self._settled(lambda: self._send_missing(progress))
+        self._ensure_remote_store()
+        segments, nbytes, remote = self._copy_until_stable(lambda: self._send_missing(progress))
         self._send_notes()
         gone = self._superseded(remote)
         for name in gone:
@@ -107,11 +107,11 @@ class Mirror:
 
     def push_segment(self, segment: Path, replaced: Sequence[Path] = ()) -> None:
         """Send one segment, then remove those that it replaced; for `FeatureStore.writer(published=...)`."""
-        self._agree()
+        self._ensure_remote_store()
         try:
             for _ in self._send(segment.name, self._files(segment.name)):
                 pass
-        except SegmentGoneError:  # a compaction took it; the next push sends what it became
+        except SegmentGone:  # a compaction took it; the next push sends what it became
             return
         for path in replaced:
             self._remove(path.name)
@@ -128,26 +128,28 @@ class Mirror:
             self._remove(name)
         return done
 
-    def _settled(self, copy: Callable[[], tuple[int, int]]) -> tuple[int, int, set[str]]:
+    def _copy_until_stable(self, copy: Callable[[], tuple[int, int]]) -> tuple[int, int, set[str]]:
         """Copy until no segment went away in the middle -> segments, bytes copied, segments that are there."""
         for _ in range(_ATTEMPTS):
             try:
                 segments, nbytes = copy()
-            except SegmentGoneError:  # its rows are in a newer segment that the listing did not have yet
+            except SegmentGone:  # its rows are in a newer segment that the listing did not have yet
                 continue
             return segments, nbytes, _indexed(self._listed())
         raise StorageError(f"{self.url} changed {_ATTEMPTS} times while it was copied; run the same command again")
 
-    def _fetch_missing(self, progress: Progress | None) -> tuple[int, int]:
+    def _fetch_missing(self, progress: ProgressCallback | None) -> tuple[int, int]:
         listed, here = self._listed(), set(self._local_segments())
         missing = {name: _sizes(listed[name]) for name in _indexed(listed) - here}
-        return len(missing), _counted((self._fetch(name, missing[name]) for name in sorted(missing)), missing, progress)
+        return len(missing), _copy_all(
+            (self._fetch(name, missing[name]) for name in sorted(missing)), missing, progress
+        )
 
-    def _send_missing(self, progress: Progress | None) -> tuple[int, int]:
+    def _send_missing(self, progress: ProgressCallback | None) -> tuple[int, int]:
         there, here = _indexed(self._listed()), set(self._local_segments())
         needless = self._superseded(there | here)
         missing = {name: self._files(name) for name in here - there if name not in needless}
-        return len(missing), _counted((self._send(name, missing[name]) for name in sorted(missing)), missing, progress)
+        return len(missing), _copy_all((self._send(name, missing[name]) for name in sorted(missing)), missing, progress)
 
     def _fetch(self, segment: str, files: dict[str, int]) -> Iterator[int]:
         """Fetch a whole segment -> sizes of its files as they arrive."""
@@ -160,12 +162,12 @@ class Mirror:
                         for piece in self._objects.pieces(f"{self._name}/{segment}/{file}"):
                             out.write(piece)
                     except FileNotFoundError:
-                        raise SegmentGoneError(segment) from None
+                        raise SegmentGone(segment) from None
                     if out.tell() != files[file]:
                         raise StorageError(f"{self.url}/{segment}/{file} came incomplete; run the same command again")
                 return files[file]
 
-            yield from _together(fetch, files)
+            yield from _in_parallel(fetch, files)
 
     def _send(self, segment: str, files: dict[str, int]) -> Iterator[int]:
         """Send a whole segment, its index last -> sizes of its files as they are there."""
@@ -174,7 +176,7 @@ class Mirror:
             try:
                 data = (self.local / segment / file).read_bytes()
             except FileNotFoundError:
-                raise SegmentGoneError(segment) from None
+                raise SegmentGone(segment) from None
             path = f"{self._name}/{segment}/{file}"
             if not self._objects.create(path, data) and self._objects.get(path) != data:
                 raise Mismatch(
@@ -183,7 +185,7 @@ class Mirror:
                 )
             return len(data)
 
-        yield from _together(send, [file for file in files if file != INDEX])
+        yield from _in_parallel(send, [file for file in files if file != INDEX])
         yield send(INDEX)
 
     def _remove(self, segment: str) -> None:
@@ -192,9 +194,9 @@ class Mirror:
         self._objects.delete([index])
         self._objects.delete([entry.path for entry in self._objects.below(f"{self._name}/{segment}/")])
 
-    def _listed(self) -> dict[str, dict[str, Listed]]:
+    def _listed(self) -> dict[str, dict[str, ObjectInfo]]:
         """segment -> file -> object, of all that is there; names that no segment has are never looked at."""
-        found: dict[str, dict[str, Listed]] = defaultdict(dict)
+        found: dict[str, dict[str, ObjectInfo]] = defaultdict(dict)
         for entry in self._objects.below(f"{self._name}/"):
             segment, _, file = entry.path.removeprefix(f"{self._name}/").partition("/")
             if is_segment_name(segment) and _SEGMENT_FILE.fullmatch(file):
@@ -209,13 +211,13 @@ class Mirror:
         try:
             sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
         except FileNotFoundError:
-            raise SegmentGoneError(segment) from None
+            raise SegmentGone(segment) from None
         return {file: size for file, size in sizes.items() if _SEGMENT_FILE.fullmatch(file)}
 
     def _superseded(self, segments: Iterable[str], keep: Mapping[str, str] | None = None) -> list[str]:
         return superseded({name: self._rows(name) for name in segments}, keep)
 
-    def _rows(self, segment: str) -> Rows:
+    def _rows(self, segment: str) -> RowTimes:
         """The rows of a segment by its index here, else there; none if it is gone."""
         try:
             data: bytes | None = (self.local / segment / INDEX).read_bytes()
@@ -229,19 +231,23 @@ class Mirror:
                 "features verify' tells whether it is the local one; remove that segment and run again"
             ) from error
 
-    def _agree(self) -> None:
+    def _ensure_remote_store(self) -> None:
         """Make the remote store, or see that the one there is of the same extractor."""
-        if not self._agreed:
+        if not self._remote_checked:
             FeatureStore.open(self.local)
             group = (self.local / _GROUP).read_bytes()
             if not self._objects.create(f"{self._name}/{_GROUP}", group):
                 self._require_same(self._objects.get(f"{self._name}/{_GROUP}") or group)
-            self._agreed = True
+            self._remote_checked = True
 
     def _require_same(self, group: bytes) -> None:
-        mine, (key, dtype, tail) = FeatureStore.open(self.local), _identity(group, self.url)
-        there = (key, dtype, mine.tail if tail is None else tail)
-        here = (mine.provenance.get("extractor_key"), mine.dtype.name, tail if mine.tail is None else mine.tail)
+        mine, (key, dtype, feature_shape) = FeatureStore.open(self.local), _identity(group, self.url)
+        there = (key, dtype, mine.feature_shape if feature_shape is None else feature_shape)
+        here = (
+            mine.provenance.get("extractor_key"),
+            mine.dtype.name,
+            feature_shape if mine.feature_shape is None else mine.feature_shape,
+        )
         if there != here:
             raise Mismatch(
                 f"{self.url} holds features of (extractor key, dtype, shape of a step) {there}, {self.local} of {here}; "
@@ -260,19 +266,21 @@ class Mirror:
             self._objects.create(f"{self._name}/{path.relative_to(self.local)}", path.read_bytes())
 
 
-def _indexed(listed: Mapping[str, Mapping[str, Listed]]) -> set[str]:
+def _indexed(listed: Mapping[str, Mapping[str, ObjectInfo]]) -> set[str]:
     return {name for name, files in listed.items() if INDEX in files}
 
 
-def _sizes(files: Mapping[str, Listed]) -> dict[str, int]:
+def _sizes(files: Mapping[str, ObjectInfo]) -> dict[str, int]:
     return {file: entry.size for file, entry in files.items()}
 
 
-def _is_left_behind(files: Mapping[str, Listed]) -> bool:
+def _is_left_behind(files: Mapping[str, ObjectInfo]) -> bool:
     return INDEX not in files and datetime.now(UTC) - max(entry.at for entry in files.values()) > _LEFT_BEHIND
 
 
-def _counted(copies: Iterable[Iterator[int]], files: Mapping[str, dict[str, int]], progress: Progress | None) -> int:
+def _copy_all(
+    copies: Iterable[Iterator[int]], files: Mapping[str, dict[str, int]], progress: ProgressCallback | None
+) -> int:
     """Carry out copies that give the sizes of what they copied -> their sum."""
     done, total = 0, sum(sum(sizes.values()) for sizes in files.values())
     for copy in copies:
@@ -283,7 +291,7 @@ def _counted(copies: Iterable[Iterator[int]], files: Mapping[str, dict[str, int]
     return done
 
 
-def _together(work: Callable[[str], int], files: Iterable[str]) -> Iterator[int]:
+def _in_parallel(work: Callable[[str], int], files: Iterable[str]) -> Iterator[int]:
     with ThreadPoolExecutor(_AT_ONCE, "copying") as pool:
         yield from pool.map(work, files)
 
@@ -293,7 +301,7 @@ def _identity(group: bytes, where: str) -> tuple[Any, str, tuple[int, ...] | Non
     try:
         attributes = json.loads(group)["attributes"]
         declared = attributes["longtake_features"]
-        tail = None if declared["tail"] is None else tuple(declared["tail"])
-        return attributes["provenance"]["extractor_key"], declared["dtype"], tail
+        feature_shape = None if declared["tail"] is None else tuple(declared["tail"])
+        return attributes["provenance"]["extractor_key"], declared["dtype"], feature_shape
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{where}/{_GROUP} is damaged or of no Longtake feature store ({error!r})") from error

@@ -1,7 +1,7 @@
 """One segment of a feature store on disk: its name, how it is published, and how it goes again.
 
     <store>/<segment>/zarr.json         a Zarr v3 group
-                      data/zarr.json    its array [sum L, *tail]: little-endian, uncompressed, unsharded, fill NaN
+                      data/zarr.json    its array [sum L, *feature_shape]: little-endian, uncompressed, unsharded, fill NaN
                       data/c.0.0 ...    chunks of about 12 MB, whole rows each
                       index.parquet     which video lies where; renamed in last, so only an indexed row exists
 
@@ -58,8 +58,8 @@ INDEX_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The features of one video: array [L, *tail] in the store's dtype, pts (L,) seconds or None.
+class FeatureRow:
+    """The features of one video: array [L, *feature_shape] in the store's dtype, pts (L,) seconds or None.
 
     `written` orders rows in time; None stands for the moment of the segment it is about to be written to."""
 
@@ -86,24 +86,24 @@ def is_segment_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def write_segment(store: Path, rows: Sequence[Row], tail: tuple[int, ...], dtype: np.dtype) -> Path:
+def write_segment(store: Path, rows: Sequence[FeatureRow], feature_shape: tuple[int, ...], dtype: np.dtype) -> Path:
     """Publish rows as one new segment and give its folder. Arrays first, fsync, then the index."""
     with wrap_os_errors(store):
         segment, stamp = _new_segment(store)
         published = False
         try:
-            _write_arrays(segment, rows, tail, dtype)
+            _write_arrays(segment, rows, feature_shape, dtype)
             _sync_tree(segment)
             write_parquet(segment / INDEX, _index_table(rows, stamp))
             published = True
         finally:
             if not published:
-                retire(segment)
+                delete_segment(segment)
         sync_folder(store)
     return segment
 
 
-def retire(segment: Path) -> None:
+def delete_segment(segment: Path) -> None:
     """Take a segment out of the store. The rename makes it vanish whole; what readers have mapped stays readable."""
     dead = segment.with_name(_DEAD + segment.name)
     try:
@@ -123,7 +123,7 @@ def staged(segment: Path) -> Iterator[Path]:
         yield stage
         _sync_tree(stage)
         if not (segment / INDEX).exists():
-            retire(segment)  # what a writer left here that was killed before it wrote the index
+            delete_segment(segment)  # what a writer left here that was killed before it wrote the index
             try:
                 stage.rename(segment)
             except OSError:
@@ -154,11 +154,11 @@ def _is_ownerless(folder: Path, name: re.Match[str]) -> bool:
         return False
 
 
-def sweep(store: Path) -> int:
+def remove_leftovers(store: Path) -> int:
     """Remove what killed writers, pulls and compactions left behind; give the number of folders removed."""
     abandoned = [store / name for name in segment_names(store) if is_abandoned(store / name)]
     for segment in abandoned:
-        retire(segment)
+        delete_segment(segment)
     names = ((path, _STAGED_NAME.fullmatch(path.name)) for path in store.iterdir())
     half_removed = [path for path, name in names if path.name.startswith(_DEAD) or (name and _is_ownerless(path, name))]
     for folder in half_removed:
@@ -188,17 +188,17 @@ def _machine() -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
 
 
-def _write_arrays(segment: Path, rows: Sequence[Row], tail: tuple[int, ...], dtype: np.dtype) -> None:
+def _write_arrays(segment: Path, rows: Sequence[FeatureRow], feature_shape: tuple[int, ...], dtype: np.dtype) -> None:
     total = sum(len(row.array) for row in rows)
-    row_bytes = dtype.itemsize * int(np.prod(tail, dtype=np.int64))
+    row_bytes = dtype.itemsize * int(np.prod(feature_shape, dtype=np.int64))
     # Chunks of equal size: zarr stores the last one whole, so a short last chunk would be mostly padding.
     count = max(1, -(-total * row_bytes // CHUNK_BYTES))
     chunk_rows = max(1, -(-total // count))
     group = zarr.create_group(store=LocalStore(segment), zarr_format=3)
     array = group.create_array(
         DATA,
-        shape=(total, *tail),
-        chunks=(chunk_rows, *tail),
+        shape=(total, *feature_shape),
+        chunks=(chunk_rows, *feature_shape),
         dtype=dtype,
         compressors=None,
         filters=None,
@@ -207,12 +207,12 @@ def _write_arrays(segment: Path, rows: Sequence[Row], tail: tuple[int, ...], dty
         config={"write_empty_chunks": True},
     )
     at = 0
-    for chunk in _chunks(rows, np.empty((chunk_rows, *tail), dtype)):
+    for chunk in _chunks(rows, np.empty((chunk_rows, *feature_shape), dtype)):
         array[at : at + len(chunk)] = chunk
         at += len(chunk)
 
 
-def _chunks(rows: Sequence[Row], buffer: np.ndarray) -> Iterator[np.ndarray]:
+def _chunks(rows: Sequence[FeatureRow], buffer: np.ndarray) -> Iterator[np.ndarray]:
     """The rows one after another, cut into pieces of the buffer's length; each piece is valid until the next."""
     filled = 0
     for row in rows:
@@ -228,7 +228,7 @@ def _chunks(rows: Sequence[Row], buffer: np.ndarray) -> Iterator[np.ndarray]:
         yield buffer[:filled]
 
 
-def _index_table(rows: Sequence[Row], stamp: int) -> pa.Table:
+def _index_table(rows: Sequence[FeatureRow], stamp: int) -> pa.Table:
     lengths = np.array([len(row.array) for row in rows], np.int64)
     columns = [
         [row.video_id for row in rows],

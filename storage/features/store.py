@@ -22,11 +22,11 @@ from zarr.storage import LocalStore
 
 from storage.errors import Mismatch, MissingFeatures, StorageError, wrap_os_errors
 from storage.features import maintenance
-from storage.features.maintenance import Compaction, Progress
-from storage.features.reader import Segment, SegmentGoneError
+from storage.features.maintenance import Compaction, ProgressCallback
+from storage.features.reader import FeatureSegment, SegmentGone
 from storage.features.segments import segment_names
 from storage.features.view import View, open_view
-from storage.features.writer import PUBLISH_BYTES, PUBLISH_SECONDS, Published, SegmentWriter
+from storage.features.writer import PUBLISH_BYTES, PUBLISH_SECONDS, PublishedCallback, SegmentWriter
 from storage.files.atomic import sync_file, sync_folder
 from storage.records import Problem
 
@@ -43,7 +43,7 @@ class FeatureStore:
         """What made these features; `extractor_key` identifies it."""
         declared = attributes["longtake_features"]
         self.dtype = np.dtype(declared["dtype"]).newbyteorder("<")
-        self._tail: tuple[int, ...] | None = None if declared["tail"] is None else tuple(declared["tail"])
+        self._feature_shape: tuple[int, ...] | None = None if declared["tail"] is None else tuple(declared["tail"])
 
     @classmethod
     def create(
@@ -51,15 +51,15 @@ class FeatureStore:
         path: Path,
         *,
         provenance: dict[str, Any],
-        tail: tuple[int, ...] | None = None,
+        feature_shape: tuple[int, ...] | None = None,
         dtype: FeatureDType = "float16",
     ) -> FeatureStore:
         """Make the store, or open the one that is there if it has the same provenance["extractor_key"].
 
-        tail is the shape of one step, such as (2048,); None leaves it to the first row written."""
+        feature_shape is the shape of one step, such as (2048,); None leaves it to the first row written."""
         if not isinstance(provenance.get("extractor_key"), str):
             raise ValueError("provenance needs an 'extractor_key'")
-        declared = {"format": FORMAT, "tail": None if tail is None else list(tail), "dtype": dtype}
+        declared = {"format": FORMAT, "tail": None if feature_shape is None else list(feature_shape), "dtype": dtype}
         with wrap_os_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             if not (path / "zarr.json").exists():
@@ -71,7 +71,7 @@ class FeatureStore:
                 except ContainsGroupError:  # another process made it this moment
                     pass
         store = cls.open(path)
-        store._require(provenance["extractor_key"], tail, dtype)
+        store._require(provenance["extractor_key"], feature_shape, dtype)
         return store
 
     @classmethod
@@ -100,18 +100,18 @@ class FeatureStore:
         return str(self.provenance.get("name", self.path.name))
 
     @property
-    def tail(self) -> tuple[int, ...] | None:
+    def feature_shape(self) -> tuple[int, ...] | None:
         """The shape of one step; None until the first row is written, if it was not declared."""
-        if self._tail is None:
+        if self._feature_shape is None:
             for name in segment_names(self.path):
                 try:
-                    segment = Segment.open(self.path / name)
-                except SegmentGoneError:  # merged into a newer one, which the next look finds
-                    return self.view().tail
+                    segment = FeatureSegment.open(self.path / name)
+                except SegmentGone:  # merged into a newer one, which the next look finds
+                    return self.view().feature_shape
                 if segment is not None and segment.shape:
-                    self._tail = segment.tail
+                    self._feature_shape = segment.feature_shape
                     break
-        return self._tail
+        return self._feature_shape
 
     @property
     def count(self) -> int:
@@ -125,26 +125,26 @@ class FeatureStore:
 
     def view(self) -> View:
         """What the store holds now; see View."""
-        return open_view(self.path, self.name, self._tail)
+        return open_view(self.path, self.name, self._feature_shape)
 
     def writer(
         self,
         publish_bytes: int = PUBLISH_BYTES,
         publish_seconds: float = PUBLISH_SECONDS,
-        published: Published | None = None,
+        published: PublishedCallback | None = None,
     ) -> SegmentWriter:
         """A writer to use in a `with` block; see SegmentWriter."""
         with wrap_os_errors(self.path):
-            return SegmentWriter(self.path, self.tail, self.dtype, publish_bytes, publish_seconds, published)
+            return SegmentWriter(self.path, self.feature_shape, self.dtype, publish_bytes, publish_seconds, published)
 
-    def verify(self, progress: Progress | None = None) -> list[Problem]:
+    def verify(self, progress: ProgressCallback | None = None) -> list[Problem]:
         """Everything wrong with the store; reads every byte."""
         return maintenance.verify(self.path, progress)
 
     def drop_bad(self) -> int:
         """Take every row out that `verify` finds bad, so that the next run makes it again -> how many rows or segments."""
         with wrap_os_errors(self.path):
-            unreadable = maintenance.retire_unreadable(self.path)
+            unreadable = maintenance.delete_unreadable_segments(self.path)
             return unreadable + maintenance.compact(self.view(), self.dtype, None, check=True).bad
 
     def compact(self, keep: Mapping[str, str] | None = None) -> Compaction:
@@ -158,9 +158,9 @@ class FeatureStore:
         """The hash of what can be read, whatever was killed, resumed, merged or written in another order."""
         return self.view().digest()
 
-    def _require(self, extractor_key: str, tail: tuple[int, ...] | None, dtype: str) -> None:
-        mine = (self.provenance.get("extractor_key"), self.dtype.name, self.tail)
-        asked = (extractor_key, dtype, tail if tail is not None else mine[2])
+    def _require(self, extractor_key: str, feature_shape: tuple[int, ...] | None, dtype: str) -> None:
+        mine = (self.provenance.get("extractor_key"), self.dtype.name, self.feature_shape)
+        asked = (extractor_key, dtype, feature_shape if feature_shape is not None else mine[2])
         if mine[0] != asked[0] or mine[1] != asked[1] or (mine[2] is not None and mine[2] != asked[2]):
             raise Mismatch(
                 f"{self.path} holds features of (extractor key, dtype, shape of a step) {mine}, not of {asked}; "

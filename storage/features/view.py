@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage.errors import MissingFeatures, StorageError
-from storage.features.reader import Segment, SegmentGoneError
-from storage.features.segments import Row, segment_names
+from storage.features.reader import FeatureSegment, SegmentGone
+from storage.features.segments import FeatureRow, segment_names
 from storage.files.hashing import digest_rows
 
 _ATTEMPTS = 20  # each one lost means that a whole compaction was published in between
@@ -24,11 +24,11 @@ class View:
     A row is known by (video id, video key). Where only an id is asked for, its newest row is meant, whatever its key.
     Rows are numbered from 0, oldest first."""
 
-    def __init__(self, path: Path, name: str, segments: list[Segment], tail: tuple[int, ...] | None):
+    def __init__(self, path: Path, name: str, segments: list[FeatureSegment], feature_shape: tuple[int, ...] | None):
         self.path = path
         self.name = name
         self.segments = segments
-        self.tail = tail
+        self.feature_shape = feature_shape
         sizes = [len(segment.ids) for segment in segments]
         owner = np.repeat(np.arange(len(segments)), sizes)
         number = np.concatenate([np.arange(size) for size in sizes]) if sizes else np.zeros(0, np.int64)
@@ -55,7 +55,7 @@ class View:
         return {i for i, key in wanted.items() if (n := rows.get((i, key))) is not None and n not in lost}
 
     def read(self, video_id: str, video_key: str | None = None) -> np.ndarray:
-        """One video's features [L, *tail] in the store's dtype; read-only, without a copy where possible."""
+        """One video's features [L, *feature_shape] in the store's dtype; read-only, without a copy where possible."""
         n = self._find(video_id, video_key)
         return self.segments[self._owner[n]].read(self._number[n])
 
@@ -66,7 +66,7 @@ class View:
         length: int | None = None,
         dtype: npt.DTypeLike = np.float32,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """B ids -> features (B, T, *tail), mask (B, T) bool, True where a step is real.
+        """B ids -> features (B, T, *feature_shape), mask (B, T) bool, True where a step is real.
 
         T is the longest video's length, or `length`: longer videos are cut to their first T steps, shorter ones are
         padded with zeros. T is at least 1: videos without a single step, such as silent ones, are zeros and masked. For
@@ -83,7 +83,7 @@ class View:
             ]
         lengths = [len(array) for array in arrays]
         T = max([1, *lengths]) if length is None else length
-        out = np.empty((len(arrays), T, *(self.tail or ())), dtype)
+        out = np.empty((len(arrays), T, *(self.feature_shape or ())), dtype)
         for place, array in enumerate(arrays):
             if lengths[place] == T:
                 out[place] = array
@@ -106,7 +106,7 @@ class View:
             self._known[video_id] = (video_key, mapped)
         return mapped
 
-    def row(self, video_id: str, video_key: str | None = None) -> Row:
+    def row(self, video_id: str, video_key: str | None = None) -> FeatureRow:
         """Everything about a video's row, its bytes checked."""
         n = self._find(video_id, video_key)
         return self.segments[self._owner[n]].row(self._number[n])
@@ -147,7 +147,7 @@ class View:
         """The hash of what can be read, however it was written: sorted ids, keys, checksums and shapes."""
         places = ((self._ids[n], self._keys[n], self._owner[n], self._number[n], self._lengths[n]) for n in self.live())
         return digest_rows(
-            (i, key, str(self.segments[owner].crc32s[n]), str((length, *(self.tail or ()))))
+            (i, key, str(self.segments[owner].crc32s[n]), str((length, *(self.feature_shape or ()))))
             for i, key, owner, n, length in sorted(places)
         )
 
@@ -189,31 +189,31 @@ class View:
         )
 
 
-def open_view(path: Path, name: str, tail: tuple[int, ...] | None) -> View:
+def open_view(path: Path, name: str, feature_shape: tuple[int, ...] | None) -> View:
     """Open every indexed segment of the store at `path`."""
     for _ in range(_ATTEMPTS):
         try:
-            opened = [Segment.open(path / segment) for segment in segment_names(path)]
-        except SegmentGoneError:  # its rows are in a newer segment that the listing did not have yet
+            opened = [FeatureSegment.open(path / segment) for segment in segment_names(path)]
+        except SegmentGone:  # its rows are in a newer segment that the listing did not have yet
             continue
         except FileNotFoundError:
             raise MissingFeatures(f"the feature store {path} is gone; run 'longtake extract'") from None
         segments = [segment for segment in opened if segment is not None]
         for segment in segments:
-            if segment.shape and tail is None:
-                tail = segment.tail
-            if segment.shape and segment.tail != tail:
+            if segment.shape and feature_shape is None:
+                feature_shape = segment.feature_shape
+            if segment.shape and segment.feature_shape != feature_shape:
                 raise StorageError(
-                    f"segment {segment.path} holds rows of shape [L, {_dims(segment.tail)}] in a store of "
-                    f"[L, {_dims(tail or ())}]; remove that folder and run again: only its videos are made again"
+                    f"segment {segment.path} holds rows of shape [L, {_dims(segment.feature_shape)}] in a store of "
+                    f"[L, {_dims(feature_shape or ())}]; remove that folder and run again: only its videos are made again"
                 )
-        return View(path, name, segments, tail)
+        return View(path, name, segments, feature_shape)
     raise StorageError(f"{path} changed {_ATTEMPTS} times while it was being opened; run the same command again")
 
 
-def _dims(tail: tuple[int, ...]) -> str:
-    return ", ".join(map(str, tail))
+def _dims(feature_shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, feature_shape))
 
 
-def _joined(segments: list[Segment], column: str, dtype: npt.DTypeLike) -> np.ndarray:
+def _joined(segments: list[FeatureSegment], column: str, dtype: npt.DTypeLike) -> np.ndarray:
     return np.concatenate([getattr(segment, column) for segment in segments] or [np.zeros(0, dtype)])

@@ -11,15 +11,15 @@ from typing import Self
 import numpy as np
 
 from storage.errors import BadInput
-from storage.features.reader import Segment, SegmentGoneError
-from storage.features.segments import Row, retire, row_crc32, sweep, write_segment
+from storage.features.reader import FeatureSegment, SegmentGone
+from storage.features.segments import FeatureRow, delete_segment, remove_leftovers, row_crc32, write_segment
 from storage.records import check_video_id
 
 PUBLISH_BYTES = 64_000_000
 PUBLISH_SECONDS = 5.0
 _MANY_SMALL = 32
 
-Published = Callable[[Path, Sequence[Path]], None]
+PublishedCallback = Callable[[Path, Sequence[Path]], None]
 """Called with a segment that is safely on disk and those whose rows it took over, which are gone."""
 
 
@@ -35,23 +35,23 @@ class SegmentWriter:
     def __init__(
         self,
         store: Path,
-        tail: tuple[int, ...] | None,
+        feature_shape: tuple[int, ...] | None,
         dtype: np.dtype,
         publish_bytes: int = PUBLISH_BYTES,
         publish_seconds: float = PUBLISH_SECONDS,
-        published: Published | None = None,
+        published: PublishedCallback | None = None,
     ):
         self._store = store
-        self._tail = tail
+        self._feature_shape = feature_shape
         self._dtype = dtype
         self._publish_bytes = publish_bytes
         self._publish_seconds = publish_seconds
         self._published = published
-        self._rows: list[Row] = []
+        self._rows: list[FeatureRow] = []
         self._bytes = 0
         self._small: list[Path] = []
         self._published_at = time.monotonic()
-        sweep(store)
+        remove_leftovers(store)
 
     def __enter__(self) -> Self:
         return self
@@ -70,9 +70,9 @@ class SegmentWriter:
         pts: Sequence[float] | np.ndarray | None = None,
         damaged: bool = False,
     ) -> None:
-        """Take one video's features [L, *tail] (copied; L may be 0) and the time of each step, (L,) seconds."""
+        """Take one video's features [L, *feature_shape] (copied; L may be 0) and the time of each step, (L,) seconds."""
         row = self._checked(video_id, video_key, array, pts, damaged)
-        self._tail = row.array.shape[1:]
+        self._feature_shape = row.array.shape[1:]
         self._rows.append(row)
         self._bytes += row.array.nbytes
         waited = time.monotonic() - self._published_at
@@ -81,8 +81,8 @@ class SegmentWriter:
 
     def flush(self) -> None:
         """Publish what was added; it is on disk and visible when this returns."""
-        if self._rows and self._tail is not None:
-            segment = write_segment(self._store, self._rows, self._tail, self._dtype)
+        if self._rows and self._feature_shape is not None:
+            segment = write_segment(self._store, self._rows, self._feature_shape, self._dtype)
             if self._bytes < self._publish_bytes:
                 self._small.append(segment)
             self._rows, self._bytes = [], 0
@@ -101,8 +101,8 @@ class SegmentWriter:
     def _merge_small(self) -> None:
         """One segment in place of this writer's small ones. They hold less than `publish_bytes` each, most far less."""
         try:
-            opened = [Segment.open(path) for path in self._small]
-        except SegmentGoneError:  # a compaction already took some of them; it will take the rest too
+            opened = [FeatureSegment.open(path) for path in self._small]
+        except SegmentGone:  # a compaction already took some of them; it will take the rest too
             self._small = []
             return
         rows = [segment.row(n) for segment in opened if segment is not None for n in range(len(segment.ids))]
@@ -110,7 +110,7 @@ class SegmentWriter:
             merged = write_segment(self._store, rows, rows[0].array.shape[1:], self._dtype)
             sources = self._small
             for path in sources:
-                retire(path)
+                delete_segment(path)
             self._small = [merged] if sum(row.array.nbytes for row in rows) < self._publish_bytes else []
             if self._published:
                 self._published(merged, sources)
@@ -122,16 +122,16 @@ class SegmentWriter:
         array: np.ndarray,
         pts: Sequence[float] | np.ndarray | None,
         damaged: bool,
-    ) -> Row:
+    ) -> FeatureRow:
         check_video_id(video_id)
         if array.ndim < 2 or 0 in array.shape[1:] or array.dtype.kind not in "fiu":
             raise BadInput(
                 f"the features of {video_id} are {array.dtype}{list(array.shape)}; numbers [L, D] are needed"
             )
-        if self._tail is not None and array.shape[1:] != self._tail:
+        if self._feature_shape is not None and array.shape[1:] != self._feature_shape:
             raise BadInput(
                 f"the features of {video_id} have shape {list(array.shape)}, but {self._store} holds "
-                f"[L, {', '.join(map(str, self._tail))}]; give another extractor or import a store of its own"
+                f"[L, {', '.join(map(str, self._feature_shape))}]; give another extractor or import a store of its own"
             )
         with np.errstate(over="ignore"):
             values = np.array(array, self._dtype, order="C", copy=True)
@@ -141,4 +141,4 @@ class SegmentWriter:
         times = None if pts is None else np.asarray(pts, np.float64)
         if times is not None and times.shape != values.shape[:1]:
             raise BadInput(f"{video_id} has {len(values)} feature rows but {times.size} times; they must match")
-        return Row(video_id, video_key, values, times, row_crc32(values), damaged)
+        return FeatureRow(video_id, video_key, values, times, row_crc32(values), damaged)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.errors import TransientError, may_pass
+from storage.errors import TransientError, is_transient
 
 _BLOCK = 16 * 2**20
 
@@ -23,7 +23,7 @@ def read_through(path: Path) -> Iterator[None]:
             while file.read(_BLOCK):
                 yield
     except OSError as error:
-        if may_pass(error):
+        if is_transient(error):
             raise unreadable(path, error) from error
     except ValueError:  # no name that a file can have
         return

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import StorageError, may_pass
+from storage.errors import StorageError, is_transient
 from storage.files.disk_check import unreadable
 from storage.files.hashing import digest_file
 
@@ -42,10 +42,10 @@ _PATIENCE = 120.0  # seconds to wait for another process that writes
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class CachedProbe:
     """What probing one file gave: facts and presentation times, or the reason why it cannot be used."""
 
-    facts: dict[str, Any] | None
+    metadata: dict[str, Any] | None
     pts: np.ndarray | None
     bad_kind: str = ""
     bad_reason: str = ""
@@ -85,7 +85,7 @@ class FileCache:
                 try:
                     stat = (root / source).stat()
                 except OSError as error:
-                    _must_stay(root / source, error)
+                    _raise_if_transient(root / source, error)
                     keys[source] = None
                     continue
                 seen = known.get(source)
@@ -108,7 +108,7 @@ class FileCache:
             try:
                 return digest_file(root / item[0])
             except OSError as error:
-                _must_stay(root / item[0], error)
+                _raise_if_transient(root / item[0], error)
                 return None
 
         with ThreadPoolExecutor(4) as pool:
@@ -127,7 +127,7 @@ class FileCache:
                 if progress:
                     progress(start + len(batch), len(unknown))
 
-    def probes(self, keys: Iterable[str], version: int, times: bool = True) -> dict[str, Probed]:
+    def probes(self, keys: Iterable[str], version: int, times: bool = True) -> dict[str, CachedProbe]:
         """What is known of the files with these content hashes; `times=False` leaves the presentation times out."""
         wanted, found = list(dict.fromkeys(keys)), {}
         with self._open() as db:
@@ -136,13 +136,15 @@ class FileCache:
                 marks = ",".join("?" * len(batch))
                 column = "pts" if times else "null"
                 query = f"select key, facts, {column}, bad_kind, bad_reason from probes where version=? and key in ({marks})"  # noqa: S608
-                for key, facts, pts, kind, reason in db.execute(query, (version, *batch)):
-                    found[key] = Probed(json.loads(facts) if facts else None, _unpack(pts), kind or "", reason or "")
+                for key, metadata, pts, kind, reason in db.execute(query, (version, *batch)):
+                    found[key] = CachedProbe(
+                        json.loads(metadata) if metadata else None, _unpack(pts), kind or "", reason or ""
+                    )
         return found
 
-    def note_probes(self, found: Mapping[str, Probed], version: int) -> None:
+    def note_probes(self, found: Mapping[str, CachedProbe], version: int) -> None:
         rows = [
-            (key, version, json.dumps(p.facts) if p.facts else None, _pack(p.pts), p.bad_kind, p.bad_reason)
+            (key, version, json.dumps(p.metadata) if p.metadata else None, _pack(p.pts), p.bad_kind, p.bad_reason)
             for key, p in found.items()
         ]
         with self._open() as db:
@@ -186,9 +188,9 @@ class FileCache:
             db.execute("delete from failures where extractor_key = ?", (extractor_key,))
 
 
-def _must_stay(path: Path, error: OSError) -> None:
+def _raise_if_transient(path: Path, error: OSError) -> None:
     """Only what stays is a reason to leave a file out."""
-    if may_pass(error):
+    if is_transient(error):
         raise unreadable(path, error) from error
 
 

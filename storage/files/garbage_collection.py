@@ -21,7 +21,7 @@ _OLD_SECONDS = 3600  # a temporary file younger than this may belong to a living
 
 
 @dataclass(frozen=True)
-class Garbage:
+class GarbageItem:
     """One thing that can go, and why."""
 
     path: Path
@@ -29,7 +29,7 @@ class Garbage:
     nbytes: int
 
 
-def find_garbage(workspace: Workspace, keep: int = 1) -> list[Garbage]:
+def find_garbage(workspace: Workspace, keep: int = 1) -> list[GarbageItem]:
     """What no one of the newest `keep` runs of each recipe refers to. Imported features are never garbage; those of loose files
     stay for as long as a kept run extracts its own in the same way."""
     runs = latest_runs(workspace, keep)
@@ -41,13 +41,13 @@ def find_garbage(workspace: Workspace, keep: int = 1) -> list[Garbage]:
     for folder in sorted(artifacts.glob("*/*")):
         stage, key = folder.parent.name, folder.name
         if (stage, key) not in kept_results and not workspace.locked(lock_name(stage, key)):
-            found.append(Garbage(folder, f"no kept run uses this {stage}", _size(folder)))
+            found.append(GarbageItem(folder, f"no kept run uses this {stage}", _size(folder)))
     for store in sorted(workspace.features.glob("*/*")):
         relative = str(store.relative_to(workspace.features))
         if store.parent.name != "imported" and relative not in kept_stores:
-            found.append(Garbage(store, "no kept run reads these features", _size(store)))
+            found.append(GarbageItem(store, "no kept run reads these features", _size(store)))
     for path in sorted(_left_overs(workspace.root, {item.path for item in found})):
-        found.append(Garbage(path, "left over from a killed writer", _size(path)))
+        found.append(GarbageItem(path, "left over from a killed writer", _size(path)))
     return found
 
 
@@ -63,7 +63,7 @@ def _left_overs(root: Path, doomed: set[Path]) -> Iterator[Path]:
         folders[:] = [name for name in folders if TEMP_MARK not in name]
 
 
-def collect(workspace: Workspace, garbage: list[Garbage]) -> None:
+def collect(workspace: Workspace, garbage: list[GarbageItem]) -> None:
     """Remove what was found, but for results that somebody has begun to make again since."""
     for item in garbage:
         if _is_result(workspace, item.path) and workspace.locked(lock_name(item.path.parent.name, item.path.name)):

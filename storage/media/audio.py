@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from storage.errors import BadMedia, StorageError
 from storage.media.containers import DEMUXERS, open_media, picture_format, read_header
+from storage.records import TimeSpan
 
 BLOCK_SECONDS = 30
 """Sound that `stream_audio` holds at a time."""
@@ -27,21 +28,13 @@ BLOCK_SECONDS = 30
 Sound = Generator[NDArray[np.float32], None, None]
 
 
-def read_audio(
-    path: Path, rate: int = 16000, segment: tuple[float, float] | None = None, timeout: float = 300.0
-) -> NDArray[np.float32] | None:
-    """The first sound track as (samples,) float32 in -1 to 1, mono, `rate` samples a second from the start of the video
-    (or of the segment, in seconds) on. None if the file has no sound."""
-    blocks = stream_audio(path, rate, segment, timeout)
-    return None if blocks is None else np.concatenate([np.empty(0, np.float32), *blocks])
-
-
 def stream_audio(
-    path: Path, rate: int = 16000, segment: tuple[float, float] | None = None, timeout: float = 300.0
+    path: Path, rate: int = 16000, segment: TimeSpan | None = None, timeout: float = 300.0
 ) -> Sound | None:
-    """The samples of `read_audio` in blocks of 30 s, the last one shorter. ffmpeg starts with the first block and is
-    stopped when the blocks are closed. `timeout` is how long it may be waited for in all, in seconds. What is wrong with
-    the sound may show only after its last block: use the samples when all have come."""
+    """The first sound track as float32 in -1 to 1, mono, `rate` samples per second from the start of the video (or of the
+    segment), in blocks of 30 s, the last one shorter; None if the file has no sound. ffmpeg starts with the first block and
+    stops when the generator is closed. `timeout` is how many seconds it may be waited for in all. An error in the sound may
+    show only after its last block: use the samples when all have come."""
     if picture_format(read_header(path)) is not None:
         return None
     with open_media(path) as container:
@@ -50,7 +43,7 @@ def stream_audio(
     return _blocks(path, _command(path, rate, segment), BLOCK_SECONDS * rate * 4, timeout)
 
 
-def _command(path: Path, rate: int, segment: tuple[float, float] | None) -> list[str]:
+def _command(path: Path, rate: int, segment: TimeSpan | None) -> list[str]:
     window = {} if segment is None else {"ss": max(0.0, segment[0]), "t": max(0.0, segment[1] - max(0.0, segment[0]))}
     sound = ffmpeg.input(
         f"file:{path.absolute()}", protocol_whitelist="file,pipe", format_whitelist=",".join(DEMUXERS), **window

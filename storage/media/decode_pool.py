@@ -2,7 +2,7 @@
 happens twice and the file can be read: a process that somebody killed, or a disk that did not answer, says nothing of it.
 
 One thread here feeds each worker (decode_worker.py), so answers arrive while the caller computes. At most `ahead` jobs are
-begun and not yet handed out, and a stream waits once `PIECES` pieces of it are: memory is bounded."""
+begun and not yet handed out, and a stream waits once `MAX_QUEUED_CHUNKS` pieces of it are: memory is bounded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from typing import Any, TypeVar
 
 from storage.errors import BadMedia, StorageError, TransientError
 from storage.files.disk_check import read_through
-from storage.media.decode_worker import START_SECONDS, Said, Worker
+from storage.media.decode_worker import START_SECONDS, DecodeProcess, Reply
 
-Job = TypeVar("Job")
-Answer = TypeVar("Answer")
+JobT = TypeVar("JobT")
+AnswerT = TypeVar("AnswerT")
 
-PIECES = 8
+MAX_QUEUED_CHUNKS = 8
 """How many pieces of a stream may wait to be taken."""
-STARTS = 3
+MAX_STARTS = 3
 """How often a process is started that is killed before it is ready."""
 
 
@@ -40,8 +40,8 @@ class DecodePool:
         self.workers = workers
         self.timeout = timeout
         self.ahead = 2 * workers + 1
-        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._started: list[Worker] = []
+        self._idle: queue.SimpleQueue[DecodeProcess] = queue.SimpleQueue()
+        self._started: list[DecodeProcess] = []
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -63,19 +63,21 @@ class DecodePool:
         for worker in self._started:
             worker.close()
 
-    def run(self, function: Callable[[Job], Answer], jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer | BadMedia]]:
+    def run(
+        self, function: Callable[[JobT], AnswerT], jobs: Iterable[JobT]
+    ) -> Iterator[tuple[JobT, AnswerT | BadMedia]]:
         """Each job with its answer, in the order of the jobs. A BadMedia that the function raises, a crash and a hang
         are answers too; any other exception is raised here, the job named in a note. `function` must be importable."""
-        for job, answers in self.stream(partial(_once, function), jobs):
+        for job, answers in self.stream(partial(_run_once, function), jobs):
             answer, *_ = answers  # who dies after the answer has given it
             yield job, answer
 
     def stream(
         self,
-        function: Callable[[Job], Iterator[Answer]],
-        jobs: Iterable[Job],
-        over: Callable[[Job], Answer] | None = None,
-    ) -> Iterator[tuple[Job, Iterator[Answer | BadMedia]]]:
+        function: Callable[[JobT], Iterator[AnswerT]],
+        jobs: Iterable[JobT],
+        over: Callable[[JobT], AnswerT] | None = None,
+    ) -> Iterator[tuple[JobT, Iterator[AnswerT | BadMedia]]]:
         """Each job with the pieces that the function yields for it, in the order of the jobs; take them all before the
         next job. Where it fails as in `run`, a BadMedia is the last piece. `timeout` counts for each piece.
 
@@ -83,51 +85,51 @@ class DecodePool:
         void; without it, a job of which pieces have come is not begun again."""
         if not self.workers:
             for job in jobs:
-                yield job, _pieces_here(function, job)
+                yield job, _chunks_in_process(function, job)
             return
         if self._threads is None or self._closed.is_set():
             raise StorageError("the decode pool is not open; use it inside its 'with' block")
-        pending: deque[tuple[Job, _Pieces]] = deque()
+        pending: deque[tuple[JobT, _ChunkQueue]] = deque()
 
         def begin() -> None:
             for job in islice(coming, self.ahead - len(pending)):
-                pieces = _Pieces(self._closed)
-                pending.append((job, pieces))
-                self._threads.submit(self._feed, function, job, pieces, over)  # type: ignore[union-attr]
+                chunks = _ChunkQueue(self._closed)
+                pending.append((job, chunks))
+                self._threads.submit(self._run_job, function, job, chunks, over)  # type: ignore[union-attr]
 
         coming = iter(jobs)
         try:
             begin()
             while pending:
-                first, pieces = pending.popleft()
-                yield first, iter(pieces)
-                pieces.give_up()
+                first, chunks = pending.popleft()
+                yield first, iter(chunks)
+                chunks.cancel()
                 begin()
         finally:
-            for _, pieces in pending:
-                pieces.give_up()
+            for _, chunks in pending:
+                chunks.cancel()
 
-    def _feed(
+    def _run_job(
         self,
-        function: Callable[[Job], Iterator[Answer]],
-        job: Job,
-        pieces: _Pieces,
-        over: Callable[[Job], Answer] | None,
+        function: Callable[[JobT], Iterator[AnswerT]],
+        job: JobT,
+        chunks: _ChunkQueue,
+        over: Callable[[JobT], AnswerT] | None,
     ) -> None:
         """Have one job done by a worker and pass on what it answers; a second time if the first worker failed."""
         try:
-            bad = self._attempt(function, job, pieces.put)
-            if bad is not None and (over is not None or not pieces.begun):
-                self._make_sure_of(job)
-                if over is not None and pieces.begun:
-                    pieces.put(over(job))
-                bad = self._attempt(function, job, pieces.put)
+            bad = self._attempt(function, job, chunks.put)
+            if bad is not None and (over is not None or not chunks.begun):
+                self._check_readable(job)
+                if over is not None and chunks.begun:
+                    chunks.put(over(job))
+                bad = self._attempt(function, job, chunks.put)
         except Exception as error:  # the caller's thread raises it
-            pieces.put(_Raise(error))
+            chunks.put(_Raise(error))
             return
         if bad is not None:
-            pieces.put(bad)
-        pieces.put(_END)
+            chunks.put(bad)
+        chunks.put(_END)
 
     def _attempt(
         self, function: Callable[[Any], Iterator[Any]], job: Any, put: Callable[[Any], bool]
@@ -141,8 +143,8 @@ class DecodePool:
             worker.send(message)
             what, value = worker.receive(START_SECONDS)
             begun = True
-            while what in (Said.BEGUN, Said.PIECE):
-                if what is Said.PIECE and not put(value):
+            while what in (Reply.BEGUN, Reply.CHUNK):
+                if what is Reply.CHUNK and not put(value):
                     worker.kill()  # nobody waits for the rest
                     return None
                 what, value = worker.receive(self.timeout)
@@ -154,16 +156,16 @@ class DecodePool:
                 ) from None
             return BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
         except (EOFError, OSError):
-            how = worker.how_it_ended()
+            how = worker.exit_reason()
             return BadMedia("crashed", f"{job}: the decoder process died ({how}); convert the file")
         self._idle.put(worker)
-        if what is Said.ERROR:
+        if what is Reply.ERROR:
             if not isinstance(value, BadMedia):
-                raise _named(value, function, job)
+                raise _with_job_noted(value, function, job)
             put(value)
         return None
 
-    def _make_sure_of(self, job: Any) -> None:
+    def _check_readable(self, job: Any) -> None:
         """That the job's file can be read, in a process of its own, because reading may hang as well."""
         path = job if isinstance(job, Path) else getattr(job, "path", None)
         if path is None or self._attempt(read_through, path, lambda _: True) is None:
@@ -173,17 +175,17 @@ class DecodePool:
             "the same command"
         )
 
-    def _take(self) -> Worker:
+    def _take(self) -> DecodeProcess:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
             pass
-        for _ in range(STARTS - 1):
+        for _ in range(MAX_STARTS - 1):
             with suppress(TransientError):
                 return self._start()
         return self._start()
 
-    def _start(self) -> Worker:
+    def _start(self) -> DecodeProcess:
         with self._lock:
             if self._closed.is_set():
                 raise StorageError("the decode pool was closed while it worked; run the same command again")
@@ -191,7 +193,7 @@ class DecodePool:
                 if not worker.alive():
                     worker.close()
             self._started = [worker for worker in self._started if worker.alive()]
-            worker = Worker()
+            worker = DecodeProcess()
             self._started.append(worker)
         worker.wait_until_ready()
         return worker
@@ -207,54 +209,54 @@ class _Raise:
     error: Exception
 
 
-class _Pieces:
+class _ChunkQueue:
     """The pieces of one job on their way from a worker's thread to the caller."""
 
     def __init__(self, closed: threading.Event) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue(PIECES)
+        self._queue: queue.Queue[Any] = queue.Queue(MAX_QUEUED_CHUNKS)
         self._closed = closed
-        self._given_up = False
+        self._cancelled = False
         self.begun = False
         """whether a piece has come"""
 
-    def put(self, piece: Any) -> bool:
+    def put(self, chunk: Any) -> bool:
         """Wait for room; False if nobody wants the pieces any more."""
-        while not self._given_up and not self._closed.is_set():
+        while not self._cancelled and not self._closed.is_set():
             try:
-                self._queue.put(piece, timeout=0.2)
+                self._queue.put(chunk, timeout=0.2)
                 self.begun = True
                 return True
             except queue.Full:
                 continue
         return False
 
-    def give_up(self) -> None:
-        self._given_up = True
+    def cancel(self) -> None:
+        self._cancelled = True
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            while (piece := self._queue.get()) is not _END:
-                if isinstance(piece, _Raise):
-                    raise piece.error
-                yield piece
+            while (chunk := self._queue.get()) is not _END:
+                if isinstance(chunk, _Raise):
+                    raise chunk.error
+                yield chunk
         finally:
-            self.give_up()
+            self.cancel()
 
 
-def _once(function: Callable[[Job], Answer], job: Job) -> Iterator[Answer]:
+def _run_once(function: Callable[[JobT], AnswerT], job: JobT) -> Iterator[AnswerT]:
     yield function(job)
 
 
-def _pieces_here(function: Callable[[Job], Iterator[Answer]], job: Job) -> Iterator[Answer | BadMedia]:
+def _chunks_in_process(function: Callable[[JobT], Iterator[AnswerT]], job: JobT) -> Iterator[AnswerT | BadMedia]:
     try:
         yield from function(job)
     except BadMedia as bad:
         yield bad
     except Exception as error:  # raised again with the job named
-        raise _named(error, function, job) from None
+        raise _with_job_noted(error, function, job) from None
 
 
-def _named(error: Exception, function: Callable[..., Any], job: object) -> Exception:
+def _with_job_noted(error: Exception, function: Callable[..., Any], job: object) -> Exception:
     named = function.args[0] if isinstance(function, partial) else function
     error.add_note(f"while {getattr(named, '__name__', named)} worked on {job}")
     return error

@@ -13,8 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import traceback
 from enum import Enum
 from multiprocessing.connection import Connection
@@ -22,6 +20,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from storage.errors import BadMedia, StorageError, TransientError
+from storage.files.parent_watch import end_with_parent
 
 MEMORY = 6 * 2**30
 """Bytes of address space for a decoder: a file of a few kB can claim frames without end."""
@@ -38,17 +37,17 @@ serve(handle, parent)
 """
 
 
-class Said(Enum):
+class Reply(Enum):
     """What a worker says."""
 
     BEGUN = 0
     """the job is understood, which the first time takes the import of all it needs"""
-    PIECE = 1
+    CHUNK = 1
     ERROR = 2
     END = 3
 
 
-class Worker:
+class DecodeProcess:
     """One decoder process and the socket to it."""
 
     def __init__(self) -> None:
@@ -72,19 +71,19 @@ class Worker:
                 self._connection.recv()
                 return
         except (EOFError, OSError):
-            if (how := self.how_it_ended()).startswith("SIG"):
+            if (how := self.exit_reason()).startswith("SIG"):
                 raise TransientError(
                     f"a decoder process was ended by {how} as it started, for want of memory perhaps; run the same command"
                 ) from None
         self.kill()
         self._complaints.seek(0)
-        words = self._complaints.read().decode(errors="replace").strip().splitlines() or [self.how_it_ended()]
+        words = self._complaints.read().decode(errors="replace").strip().splitlines() or [self.exit_reason()]
         raise StorageError(f"a decoder process does not start: {words[-1]}; 'longtake doctor' checks the set-up")
 
     def send(self, message: bytes | memoryview) -> None:
         self._connection.send_bytes(message)
 
-    def receive(self, timeout: float) -> tuple[Said, Any]:
+    def receive(self, timeout: float) -> tuple[Reply, Any]:
         """What it says next; TimeoutError or EOFError if nothing comes."""
         if not self._connection.poll(timeout):
             raise TimeoutError
@@ -96,7 +95,7 @@ class Worker:
     def kill(self) -> None:
         self._process.kill()
 
-    def how_it_ended(self) -> str:
+    def exit_reason(self) -> str:
         try:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -113,7 +112,7 @@ class Worker:
 def serve(handle: int, parent: int) -> None:
     """The life of a worker: answer until the socket closes."""
     connection = Connection(handle)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with_parent(parent)
     connection.send("ready")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -125,34 +124,27 @@ def serve(handle: int, parent: int) -> None:
             return
         try:
             function, job = ForkingPickler.loads(message)
-            connection.send_bytes(ForkingPickler.dumps((Said.BEGUN, None)))
-            for piece in function(job):
-                connection.send_bytes(ForkingPickler.dumps((Said.PIECE, piece)))
-            reply: bytes | memoryview = ForkingPickler.dumps((Said.END, None))
+            connection.send_bytes(ForkingPickler.dumps((Reply.BEGUN, None)))
+            for chunk in function(job):
+                connection.send_bytes(ForkingPickler.dumps((Reply.CHUNK, chunk)))
+            reply: bytes | memoryview = ForkingPickler.dumps((Reply.END, None))
         except MemoryError:
             words = f"{job}: it needs more than {MEMORY / 2**30:g} GB to decode; it is damaged, or scale it down first"
-            reply = _carried(BadMedia("too_large", words))
+            reply = _pickled_error(BadMedia("too_large", words))
         except Exception as error:  # carried over to the parent, which raises it
-            reply = _carried(error)
+            reply = _pickled_error(error)
         try:
             connection.send_bytes(reply)
         except OSError:
             return
 
 
-def _carried(error: Exception) -> bytes | memoryview:
+def _pickled_error(error: Exception) -> bytes | memoryview:
     words = "".join(traceback.format_exception(error))
     error.add_note(words)
     try:
-        message = ForkingPickler.dumps((Said.ERROR, error))
+        message = ForkingPickler.dumps((Reply.ERROR, error))
         ForkingPickler.loads(message)
     except Exception:  # an exception that cannot travel: its words can
-        message = ForkingPickler.dumps((Said.ERROR, RuntimeError(words)))
+        message = ForkingPickler.dumps((Reply.ERROR, RuntimeError(words)))
     return message
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent is gone, even in the middle of a job."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from storage.errors import BadMedia
 from storage.options import Options
+from storage.records import TimeSpan
 
 Indices = NDArray[np.int64]
 Seconds = NDArray[np.float64]
@@ -81,7 +82,7 @@ def frames_at(pts: Seconds, times: Seconds) -> Indices:
     return np.clip(shown, 0, len(pts) - 1).astype(np.int64)
 
 
-def choose_frames(sampling: Sampling, pts: Seconds, segment: tuple[float, float] | None = None) -> Indices:
+def choose_frames(sampling: Sampling, pts: Seconds, segment: TimeSpan | None = None) -> Indices:
     """pts (N,) seconds of every frame, sorted -> (P, M) frame numbers.
 
     A segment limits the choice to the frames displayed within [start, end), of which there is always one: the one on
@@ -122,7 +123,7 @@ def _far_distance(sampling: Keyframes, n: int) -> int:
     return sampling.far + int.from_bytes(digest, "big") % sampling.far
 
 
-def _frames_of(pts: Seconds, segment: tuple[float, float] | None) -> tuple[int, int]:
+def _frames_of(pts: Seconds, segment: TimeSpan | None) -> tuple[int, int]:
     """The first frame of the segment and the one after its last."""
     if segment is None:
         return 0, len(pts)

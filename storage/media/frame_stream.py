@@ -1,15 +1,16 @@
-"""What extractors look at: frames chosen by a sampling and fitted for a net, or the sound, streamed piece by piece.
+"""What extractors read of a video: frames, chosen by a sampling and resized for a net, or sound, streamed in chunks.
 
-One pass over a video serves all its looks, and only what the nets see is kept, so memory does not grow with the video.
-A stream is pieces in the order of their positions for each look, and at last `EndOfStream`. Should the frames turn out to be
-others than the probe counted, `Restart` takes back all that came before; a look that cannot be had is `Failed`."""
+One pass over a video serves all requests, and only what the nets see is kept, so memory does not grow with the video. A stream
+is chunks, in order for each request, and at last `EndOfStream`. If the frames differ from what the probe counted, `Restart`
+takes back everything before it; a request that cannot be met is `Failed`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +21,22 @@ from storage.files.disk_check import read_through
 from storage.media.audio import stream_audio
 from storage.media.frame_sampling import Indices, Sampling, Seconds, choose_frames
 from storage.media.log_mel import FRAMES, HOP, RATE, stream_patches
-from storage.media.probe import SAME_MOMENT, Probe, Sampled, open_reader, scale_picture, timeline
+from storage.media.probe import SAME_MOMENT, Probe, SampledFrames, open_reader, resize_frame, timeline
 from storage.media.readers import DecordFailed, Picture
-from storage.media.resize import Fit, fit_picture
+from storage.media.resize import UNCHANGED, FrameTransform, resize_and_crop
+from storage.records import TimeSpan
 
-PIECE_BYTES = 4 * 2**20
-TICK_SECONDS = 5.0
+FRAME_CHUNK_BYTES = 4 * 2**20
+HEARTBEAT_SECONDS = 5.0
 PATCH_SECONDS = FRAMES * HOP / RATE
-WHOLE = Fit()
 
 
 @dataclass(frozen=True, slots=True)
 class FrameRequest:
-    """Frames: which ones, and how they are made ready."""
+    """Frames: which ones, and how they are resized and cropped."""
 
     sampling: Sampling
-    fit: Fit
+    transform: FrameTransform = UNCHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,10 @@ class AudioRequest:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some items of a look, in order: (p, M, H, W, 3) uint8 frames or (p, 96, 64) float32 patches; pts (p,) seconds of
+    """Some items of a request, in order: (p, M, H, W, 3) uint8 frames or (p, 96, 64) float32 patches; pts (p,) seconds of
     their middles; indices (p, M) frame numbers, none for sound."""
 
-    look: str
+    request: str
     items: NDArray[np.uint8] | NDArray[np.float32]
     pts: Seconds
     indices: Indices
@@ -56,16 +57,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The pieces of these looks so far are void; they come again."""
+    """The chunks of these requests so far are void; they come again."""
 
-    looks: tuple[str, ...]
+    requests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """These looks cannot be had; whatever came of them is void."""
+    """These requests cannot be met; all their chunks are void."""
 
-    looks: tuple[str, ...]
+    requests: tuple[str, ...]
     bad: BadMedia
 
 
@@ -76,7 +77,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class EndOfStream:
-    """All has come that will."""
+    """Everything has come."""
 
     damaged: bool
 
@@ -86,11 +87,11 @@ Event = Chunk | Restart | Failed | Heartbeat | EndOfStream
 
 @dataclass(frozen=True, slots=True)
 class DecodeJob:
-    """One video and the looks wanted of it: what a decoder process is given."""
+    """One video and the requests for it by name: the input of a decoder process."""
 
     path: Path
-    looks: Mapping[str, FrameRequest | AudioRequest]
-    segment: tuple[float, float] | None
+    requests: Mapping[str, FrameRequest | AudioRequest]
+    segment: TimeSpan | None
     probe: Probe
 
     def __str__(self) -> str:
@@ -98,9 +99,9 @@ class DecodeJob:
 
 
 def stream_frames(job: DecodeJob) -> Iterator[Event]:
-    """The stream of one video. Only what concerns the whole file is raised; see the module's words. Where something is wrong
-    that the probe did not see, the file is read through and looked at again: it may have been the disk."""
-    for event in _look(job):
+    """The stream of one video. Where something is wrong that the probe did not see, the file is read through and decoded
+    again: it may have been the disk."""
+    for event in _decode(job):
         if isinstance(event, Failed) and event.bad.kind != "segment_outside":
             break
         if isinstance(event, EndOfStream) and event.damaged and not job.probe.damaged:
@@ -111,54 +112,46 @@ def stream_frames(job: DecodeJob) -> Iterator[Event]:
     for _ in read_through(job.path):
         yield Heartbeat()
     yield restart(job)
-    yield from _look(job)
+    yield from _decode(job)
 
 
 def restart(job: DecodeJob) -> Restart:
-    """What tells that all of a job's pieces so far are void."""
-    return Restart(tuple(job.looks))
+    """The event that makes all chunks of a job so far void."""
+    return Restart(tuple(job.requests))
 
 
-def _look(job: DecodeJob) -> Iterator[Event]:
-    seen = {name: look for name, look in job.looks.items() if isinstance(look, FrameRequest)}
+def _decode(job: DecodeJob) -> Iterator[Event]:
+    frames = {name: request for name, request in job.requests.items() if isinstance(request, FrameRequest)}
+    audio = tuple(name for name, request in job.requests.items() if isinstance(request, AudioRequest))
     damaged = job.probe.damaged
-    if seen:
+    if frames:
         try:
-            for event in _watch(job.path, seen, job.segment, job.probe):
+            for event in _stream_frame_chunks(job, frames):
                 if isinstance(event, EndOfStream):
                     damaged |= event.damaged
                 else:
                     yield event
         except BadMedia as bad:
-            yield Failed(tuple(seen), bad)
-    heard = tuple(name for name, look in job.looks.items() if isinstance(look, AudioRequest))
-    if heard:
+            yield Failed(tuple(frames), bad)
+    if audio:
         try:
-            yield from _listen(job, heard)
+            yield from _stream_audio_chunks(job, audio)
         except BadMedia as bad:
-            yield Failed(heard, bad)
+            yield Failed(audio, bad)
     yield EndOfStream(damaged)
 
 
-def read_samples(
-    path: Path, samplings: Mapping[str, Sampling], segment: tuple[float, float] | None, probe: Probe, fit: Fit = WHOLE
-) -> dict[str, Sampled]:
-    """The frames of several samplings, decoded once, all in memory: for few or small frames."""
-    looks = {name: FrameRequest(sampling, fit) for name, sampling in samplings.items()}
-    return gather(stream_frames(DecodeJob(path, looks, segment, probe)))
-
-
-def gather(events: Iterable[Event | BadMedia]) -> dict[str, Sampled]:
-    """A stream's frames by look; BadMedia if one of them could not be had."""
-    pieces: dict[str, list[Chunk]] = {}
+def gather(events: Iterable[Event | BadMedia]) -> dict[str, SampledFrames]:
+    """A stream's frames by request, all in memory; BadMedia if one of the requests failed."""
+    chunks: dict[str, list[Chunk]] = {}
     damaged = False
     for event in events:
         match event:
             case Chunk():
-                pieces.setdefault(event.look, []).append(event)
+                chunks.setdefault(event.request, []).append(event)
             case Restart():
-                for name in event.looks:
-                    pieces.pop(name, None)
+                for name in event.requests:
+                    chunks.pop(name, None)
             case Failed():
                 raise event.bad
             case BadMedia():
@@ -166,141 +159,130 @@ def gather(events: Iterable[Event | BadMedia]) -> dict[str, Sampled]:
             case EndOfStream():
                 damaged = event.damaged
     return {
-        name: Sampled(
-            images=np.concatenate([np.asarray(piece.items, np.uint8) for piece in parts]),
-            pts=np.concatenate([piece.pts for piece in parts]),
-            indices=np.concatenate([piece.indices for piece in parts]),
+        name: SampledFrames(
+            images=np.concatenate([np.asarray(chunk.items, np.uint8) for chunk in parts]),
+            pts=np.concatenate([chunk.pts for chunk in parts]),
+            indices=np.concatenate([chunk.indices for chunk in parts]),
             damaged=damaged,
         )
-        for name, parts in pieces.items()
+        for name, parts in chunks.items()
     }
 
 
-def _watch(
-    path: Path, looks: Mapping[str, FrameRequest], segment: tuple[float, float] | None, probe: Probe
-) -> Iterator[Event]:
+def _stream_frame_chunks(job: DecodeJob, requests: Mapping[str, FrameRequest]) -> Iterator[Event]:
     """Frames by one pass. decord gives up on some files half-way, and some hold other frames than their packets promised:
-    these are read again. Only looks whose own frames did not come are planned again, on what is really there: what a
-    look gets does not depend on which others are taken with it."""
+    these are decoded again. Only requests whose own frames did not come are planned again, on the frames that are there: a
+    request's frames do not depend on the other requests."""
+    path, probe = job.path, job.probe
     try:
-        lost = yield from _pass(path, looks, segment, probe)
+        incomplete = yield from _decode_once(job, requests, probe)
     except DecordFailed:
-        yield Restart(tuple(looks))
-        lost = yield from _pass(path, looks, segment, replace(probe, reader="pyav"))
-    if lost:
-        yield Restart(tuple(lost))
+        yield Restart(tuple(requests))
+        incomplete = yield from _decode_once(job, requests, replace(probe, reader="pyav"))
+    if incomplete:
+        yield Restart(tuple(incomplete))
         moments = timeline(path)
-        real = replace(
-            probe, frames=len(moments), pts=moments - moments[0], start=float(moments[0]), damaged=True, reader="pyav"
-        )
-        if (yield from _pass(path, {name: looks[name] for name in lost}, segment, real)):
+        start = float(moments[0])
+        found = replace(probe, frames=len(moments), pts=moments - start, start=start, damaged=True, reader="pyav")
+        if (yield from _decode_once(job, {name: requests[name] for name in incomplete}, found)):
             raise BadMedia("undecodable", f"{path} decodes differently each time; convert it or copy it again")
 
 
-def _pass(
-    path: Path, looks: Mapping[str, FrameRequest], segment: tuple[float, float] | None, probe: Probe
+def _decode_once(
+    job: DecodeJob, requests: Mapping[str, FrameRequest], probe: Probe
 ) -> Generator[Event, None, list[str]]:
-    """One pass; the generator's value is the looks whose frames did not all come."""
-    windows = [
-        _Window(name, look, choose_frames(look.sampling, probe.pts, segment), probe) for name, look in looks.items()
+    """One pass; the generator returns the requests whose frames did not all come."""
+    collectors = [
+        _FrameCollector(name, request, choose_frames(request.sampling, probe.pts, job.segment), probe)
+        for name, request in requests.items()
     ]
-    wanted = np.unique(np.concatenate([window.indices.ravel() for window in windows]))
+    wanted = np.unique(np.concatenate([collector.indices.ravel() for collector in collectors]))
     near = min(SAME_MOMENT, 0.4 * float(np.diff(probe.pts).min())) if len(probe.pts) > 1 else SAME_MOMENT
-    reader, to_the_end = open_reader(path, wanted, probe)
+    reader, to_the_end = open_reader(job.path, wanted, probe)
     found = 0
-    ticked = time.monotonic()
+    last_event = time.monotonic()
     with closing(reader.frames()) as frames:
         for moment, render in frames:
             at = moment - probe.start
             while found < len(wanted) and at > probe.pts[wanted[found]] + near:
-                _miss(windows, int(wanted[found]))
+                _mark_missing(collectors, int(wanted[found]))
                 found += 1
             if found < len(wanted) and at >= probe.pts[wanted[found]] - near:
-                shown = _Shown(scale_picture(render(), (probe.width, probe.height)))
-                for window in windows:
-                    if (piece := window.take(int(wanted[found]), shown)) is not None:
-                        ticked = time.monotonic()
-                        yield piece
+                picture = resize_frame(render(), (probe.width, probe.height))
+                resized = cache(partial(resize_and_crop, picture))  # once for all requests with the same transform
+                for collector in collectors:
+                    if (chunk := collector.add(int(wanted[found]), resized)) is not None:
+                        last_event = time.monotonic()
+                        yield chunk
                 found += 1
             if found == len(wanted) and not to_the_end:
                 break
-            if time.monotonic() - ticked > TICK_SECONDS:
-                ticked = time.monotonic()
+            if time.monotonic() - last_event > HEARTBEAT_SECONDS:
+                last_event = time.monotonic()
                 yield Heartbeat()
-    for missing in wanted[found:]:
-        _miss(windows, int(missing))
-    for window in windows:
-        if (piece := window.rest()) is not None:
-            yield piece
-    yield EndOfStream(probe.damaged or reader.damaged or any(window.lost for window in windows))
-    return [window.name for window in windows if window.lost]
+    for number in wanted[found:]:
+        _mark_missing(collectors, int(number))
+    for collector in collectors:
+        if (chunk := collector.flush()) is not None:
+            yield chunk
+    incomplete = [collector.name for collector in collectors if collector.incomplete]
+    yield EndOfStream(probe.damaged or reader.damaged or bool(incomplete))
+    return incomplete
 
 
-def _miss(windows: Iterable[_Window], frame: int) -> None:
-    for window in windows:
-        window.miss(frame)
+def _mark_missing(collectors: Iterable[_FrameCollector], number: int) -> None:
+    for collector in collectors:
+        collector.mark_missing(number)
 
 
-class _Shown:
-    """One decoded frame, fitted for each net at most once."""
+class _FrameCollector:
+    """The positions of one request. A position is given out when its last frame has come; a frame is kept until its last use. A
+    request that misses a frame gives out nothing more."""
 
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
-        self._fitted: dict[Fit, Picture] = {}
-
-    def fitted(self, fit: Fit) -> Picture:
-        if fit not in self._fitted:
-            self._fitted[fit] = fit_picture(self._picture, fit)
-        return self._fitted[fit]
-
-
-class _Window:
-    """The positions of one look, each given out once its last frame has come; a frame is kept until its last use. A look
-    that lost a frame gives out nothing more."""
-
-    def __init__(self, name: str, look: FrameRequest, indices: Indices, probe: Probe) -> None:
-        self.name, self.indices, self.lost = name, indices, False
-        self._fit = look.fit
+    def __init__(self, name: str, request: FrameRequest, indices: Indices, probe: Probe) -> None:
+        self.name, self.indices, self.incomplete = name, indices, False
+        self._transform = request.transform
         self._pts = probe.pts[indices[:, indices.shape[1] // 2]]
-        self._complete = np.maximum.accumulate(indices.max(axis=1))
-        self._uses = {int(frame): position for position, row in enumerate(indices) for frame in row}
+        self._complete_at = np.maximum.accumulate(indices.max(axis=1))
+        self._last_use = {int(number): position for position, row in enumerate(indices) for number in row}
         self._kept: dict[int, Picture] = {}
         self._ready: list[Picture] = []
         self._bytes = self._next = self._given = 0
 
-    def take(self, frame: int, shown: _Shown) -> Chunk | None:
-        """A frame has come. A piece, if enough positions are complete."""
-        if self.lost or frame not in self._uses:
+    def add(self, number: int, resized: Callable[[FrameTransform], Picture]) -> Chunk | None:
+        """Take a frame; returns a chunk if enough positions are complete."""
+        if self.incomplete or number not in self._last_use:
             return None
-        self._kept[frame] = shown.fitted(self._fit)
-        while self._next < len(self.indices) and self._complete[self._next] <= frame:
-            position = np.stack([self._kept[int(number)] for number in self.indices[self._next]])
+        self._kept[number] = resized(self._transform)
+        while self._next < len(self.indices) and self._complete_at[self._next] <= number:
+            numbers = self.indices[self._next].tolist()
+            position = np.stack([self._kept[n] for n in numbers])
             self._ready.append(position)
             self._bytes += position.nbytes
-            for number in set(self.indices[self._next].tolist()):
-                if self._uses[number] == self._next:
-                    del self._kept[number]
+            for n in set(numbers):
+                if self._last_use[n] == self._next:
+                    del self._kept[n]
             self._next += 1
-        return self.rest() if self._bytes >= PIECE_BYTES else None
+        return self.flush() if self._bytes >= FRAME_CHUNK_BYTES else None
 
-    def miss(self, frame: int) -> None:
-        """A frame will not come."""
-        if frame in self._uses:
-            self.lost = True
+    def mark_missing(self, number: int) -> None:
+        """This frame will not come."""
+        if number in self._last_use:
+            self.incomplete = True
             self._kept, self._ready, self._bytes = {}, [], 0
 
-    def rest(self) -> Chunk | None:
-        """What is complete and not given out yet."""
+    def flush(self) -> Chunk | None:
+        """The complete positions that were not given out yet."""
         if not self._ready:
             return None
         given = slice(self._given, self._next)
-        piece = Chunk(self.name, np.stack(self._ready), self._pts[given], self.indices[given])
+        chunk = Chunk(self.name, np.stack(self._ready), self._pts[given], self.indices[given])
         self._ready, self._bytes, self._given = [], 0, self._next
-        return piece
+        return chunk
 
 
-def _listen(job: DecodeJob, names: tuple[str, ...]) -> Iterator[Event]:
-    """The sound in patches; a video without any gives no piece, which is an answer and not an error."""
+def _stream_audio_chunks(job: DecodeJob, names: tuple[str, ...]) -> Iterator[Event]:
+    """The sound in patches; a video without sound gives no chunk, which is no error."""
     blocks = stream_audio(job.path, segment=job.segment)
     if blocks is None:
         return

@@ -22,8 +22,8 @@ from storage.errors import BadMedia
 from storage.files.disk_check import read_through
 from storage.media.containers import MIN_SIDE, open_media, picture_format, read_header, video_stream
 from storage.media.frame_sampling import Indices, Seconds
-from storage.media.readers import DecordFailed, DecordReader, Picture, PictureReader, PyavReader, Reader, seconds
-from storage.media.seeking_reader import EXACT, JUMP_FRAMES, JumpReader
+from storage.media.readers import DecordReader, FrameReader, Picture, PictureReader, PyavReader, seconds
+from storage.media.seeking_reader import EXACT, SEEK_FRAMES, SeekingReader
 
 SAME_MOMENT = 1e-3
 """Seconds by which the time of a decoded frame may differ from its packet's and still be the same frame."""
@@ -31,7 +31,7 @@ SAME_MOMENT = 1e-3
 # Where decord, read in order, gave exactly the right frames; everything else is PyAV's.
 DECORD_CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 DECORD_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
-JUMP_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9", "mjpeg", "prores", "dnxhd"}
+SEEK_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9", "mjpeg", "prores", "dnxhd"}
 """Codecs whose clean starts can be told from their bytes."""
 DECORD_BYTES = 256 * 2**20
 """decord decodes ahead without bound: it may only have videos whose frames, all together, fit in this much memory."""
@@ -64,18 +64,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
-    """images (N, H, W, 3) uint8 RGB, pts (N,) seconds; `seen` counts the frames that the pass went through; `damaged`
-    says that the stream was not whole: fewer than the wanted frames can mean a longer promise than film."""
-
-    images: Picture
-    pts: Seconds
-    seen: int
-    damaged: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledFrames:
     """The frames of one sampling: images (P, M, H, W, 3) uint8 RGB, pts (P,) seconds of each position's middle frame,
     indices (P, M) frame numbers."""
 
@@ -153,33 +142,22 @@ def _probe(path: Path) -> Probe:
     )
 
 
-def decode(path: Path, wanted: Indices, probe: Probe, size: tuple[int, int] | None = None) -> Frames:
-    """The frames numbered `wanted` (sorted, each once) in one pass; `size` (width, height) scales them as they come."""
-    if not len(wanted) or wanted[0] < 0 or np.any(np.diff(wanted) <= 0):
-        raise ValueError("wanted must be frame numbers from 0 on, sorted, each once, at least one")
-    reader, to_the_end = open_reader(path, wanted, probe)
-    try:
-        return _collect(reader, wanted, probe, size, to_the_end)
-    except DecordFailed:  # PyAV reads it again from the start and finds out by itself what is damaged
-        return _collect(PyavReader(path), wanted, probe, size)
-
-
-def open_reader(path: Path, wanted: Indices, probe: Probe) -> tuple[Reader, bool]:
+def open_reader(path: Path, wanted: Indices, probe: Probe) -> tuple[FrameReader, bool]:
     """The reader to trust with the frames numbered `wanted` (sorted), and whether it must be read to the end."""
     moments = probe.start + probe.pts
     if probe.reader == "picture":
         return PictureReader(path, probe.container.upper()), False
-    if _may_jump(probe) and np.diff(wanted, prepend=0).max() >= JUMP_FRAMES:
-        return JumpReader(path, moments, wanted), False
+    if _can_seek(probe) and np.diff(wanted, prepend=0).max() >= SEEK_FRAMES:
+        return SeekingReader(path, moments, wanted), False
     if probe.reader == "decord" and len(wanted) >= DECORD_SHARE * probe.frames:
         return DecordReader(path, moments), True
     return PyavReader(path), False
 
 
-def _may_jump(probe: Probe) -> bool:
+def _can_seek(probe: Probe) -> bool:
     """Whether the container keeps the place and time of its frames, and no two times are alike."""
     apart = len(probe.pts) > 1 and float(np.diff(probe.pts).min()) > 4 * EXACT
-    return probe.container in DECORD_CONTAINERS and probe.codec in JUMP_CODECS and apart and not probe.damaged
+    return probe.container in DECORD_CONTAINERS and probe.codec in SEEK_CODECS and apart and not probe.damaged
 
 
 def _probe_picture(path: Path, kind: str) -> Probe:
@@ -240,7 +218,7 @@ def _demux(container: InputContainer, stream: VideoStream, path: Path) -> _Packe
     )
 
 
-def _first_frame(reader: Reader, path: Path) -> tuple[float, tuple[int, int, int]]:
+def _first_frame(reader: FrameReader, path: Path) -> tuple[float, tuple[int, int, int]]:
     """When the first frame that decodes is shown, and its shape (H, W, 3)."""
     with closing(reader.frames()) as frames:
         for time, render in frames:
@@ -260,29 +238,7 @@ def timeline(path: Path) -> Seconds:
     return moments
 
 
-def _collect(
-    reader: Reader, wanted: Indices, probe: Probe, size: tuple[int, int] | None, to_the_end: bool = False
-) -> Frames:
-    """Run a reader up to the last wanted frame, keeping only the wanted ones, at their final size."""
-    width, height = size or (probe.width, probe.height)
-    images = np.empty((len(wanted), height, width, 3), dtype=np.uint8)
-    pts: list[float] = []
-    seen, drifted = 0, False
-    with closing(reader.frames()) as frames:
-        for time, render in frames:
-            if seen < probe.frames and abs(time - probe.start - probe.pts[seen]) > SAME_MOMENT:
-                drifted = True
-            if len(pts) < len(wanted) and seen == wanted[len(pts)]:
-                images[len(pts)] = scale_picture(render(), (width, height))
-                pts.append(time - probe.start)
-            seen += 1
-            if len(pts) == len(wanted) and not to_the_end:
-                break
-    damaged = reader.damaged or drifted or len(pts) < len(wanted)
-    return Frames(images[: len(pts)], np.array(pts, dtype=np.float64), seen, damaged)
-
-
-def scale_picture(picture: Picture, size: tuple[int, int]) -> Picture:
+def resize_frame(picture: Picture, size: tuple[int, int]) -> Picture:
     """(H, W, 3) -> (size[1], size[0], 3); frames of a stream that changes its size end up alike."""
     if picture.shape[1::-1] == size:
         return picture

@@ -29,16 +29,16 @@ REORDERED = {"h264", "hevc"}
 """Codecs whose frames AVI stamps in the order of storage: the n-th frame is shown at the n-th of these times."""
 
 Picture = NDArray[np.uint8]
-Shown = tuple[float, Callable[[], Picture]]
+TimedFrame = tuple[float, Callable[[], Picture]]
 """When a frame is displayed, in the stream's own seconds, and how to get its pixels (H, W, 3) RGB, upright."""
 
 
-class Reader(Protocol):
+class FrameReader(Protocol):
     """One pass over a video. `damaged` is final once the pass has ended."""
 
     damaged: bool
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         """Every frame in the order of display; pixels are only made for the frames that are rendered."""
         ...
 
@@ -56,7 +56,7 @@ class PyavReader:
         self.rotation: int | None = None
         self._to_rgb = VideoReformatter()  # kept: to set it up costs more than to convert a small frame
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         with open_media(self.path) as container:
             stream = video_stream(container, self.path)
             length = float(1 / stream.average_rate) if stream.average_rate else 0.0
@@ -131,7 +131,7 @@ class DecordReader:
         self.times = times
         self.damaged = False
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         import decord  # loaded on first use: it brings its own FFmpeg, and must never be loaded before a fork
 
         read_header(self.path)  # decord would follow a playlist that has taken the file's place
@@ -162,7 +162,7 @@ class PictureReader:
         self.format = format
         self.damaged = False
 
-    def frames(self) -> Generator[Shown, None, None]:
+    def frames(self) -> Generator[TimedFrame, None, None]:
         try:
             with Image.open(self.path, formats=[self.format]) as image:
                 if image.width * image.height > MAX_PIXELS:

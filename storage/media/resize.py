@@ -15,7 +15,7 @@ _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.B
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FrameTransform:
     """The short side becomes `short` (the long side at most `longest`), or the whole frame `size` (width, height); then
     the middle `crop` (width, height) is cut out. With neither, frames stay whole."""
 
@@ -38,7 +38,10 @@ class Fit:
         return (short, long) if width <= height else (long, short)
 
 
-def fit_picture(picture: Picture, fit: Fit) -> Picture:
+UNCHANGED = FrameTransform()
+
+
+def resize_and_crop(picture: Picture, fit: FrameTransform) -> Picture:
     """(H, W, 3) uint8 -> (H', W', 3) uint8."""
     if fit.crop is not None and fit.short is not None:
         picture = _without_ends(picture)

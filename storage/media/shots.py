@@ -21,10 +21,11 @@ from storage.media.frame_sampling import Seconds
 from storage.media.probe import Probe
 from storage.media.readers import Picture, PyavReader
 from storage.options import Options
+from storage.records import TimeSpan
 
 THUMBNAIL = (48, 32)
 """width and height of what is looked at"""
-TICK_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 _BINS = 4  # steps of each colour channel in a histogram
 _CLOSEST = 1 / 31  # seconds between frames that are looked at: more than 30 a second tell nothing new
 _LATER = 2  # frames that a flash may last
@@ -32,8 +33,6 @@ _AROUND = 0.42  # seconds on either side that a cut has to stand out from
 _OUTSTANDING = 3.0  # times their mean
 _UNMATCHED = 1.8  # times the largest of them: jerky motion has many alike
 _LEAST = 0.12  # of 1: smaller changes are no cut however still the film is
-
-Segment = tuple[float, float]
 
 
 class ShotOptions(Options):
@@ -63,7 +62,7 @@ class ShotJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ScanProgress:
     """Everything up to this second was looked at."""
 
     seconds: float
@@ -77,12 +76,12 @@ class Cuts:
     strengths: Seconds
 
 
-def watch_cuts(job: ShotJob) -> Iterator[Seen | Cuts]:
+def detect_cuts(job: ShotJob) -> Iterator[ScanProgress | Cuts]:
     """Look through a video once; memory does not grow with it but for two numbers a frame."""
     if job.probe.is_image or job.probe.frames < 2:
         yield Cuts(np.zeros(0), np.zeros(0))
         return
-    finder = CutFinder()
+    finder = CutDetector()
     ticked, last, first = time.monotonic(), float("-inf"), None
     with closing(PyavReader(job.path, THUMBNAIL).frames()) as frames:
         for moment, render in frames:
@@ -91,9 +90,9 @@ def watch_cuts(job: ShotJob) -> Iterator[Seen | Cuts]:
                 continue
             last = moment
             finder.add(moment - first, render())
-            if time.monotonic() - ticked > TICK_SECONDS:
+            if time.monotonic() - ticked > HEARTBEAT_SECONDS:
                 ticked = time.monotonic()
-                yield Seen(moment - first)
+                yield ScanProgress(moment - first)
     found = finder.cuts()
     # The frames' own times as everybody else knows them: a segment must begin with the first frame of its shot.
     yield Cuts(job.probe.pts[_nearest(job.probe.pts, found.moments)], found.strengths)
@@ -105,7 +104,7 @@ def _nearest(pts: Seconds, moments: Seconds) -> np.ndarray:
     return after - (moments - pts[after - 1] < pts[after] - moments)
 
 
-class CutFinder:
+class CutDetector:
     """Takes thumbnails (h, w, 3) in the order of display; keeps the last few and two numbers of each."""
 
     def __init__(self) -> None:
@@ -156,30 +155,30 @@ def _difference(before: tuple[np.ndarray, np.ndarray], after: tuple[np.ndarray, 
     return 0.5 * (colours + places)
 
 
-def shots(cuts: Cuts, duration: float, options: ShotOptions) -> list[Segment]:
+def shot_spans(cuts: Cuts, duration: float, options: ShotOptions) -> list[TimeSpan]:
     """The segments of a video of this length, without gaps, from 0 to its end."""
     kept: list[float] = []
     for n in np.argsort(-cuts.strengths, kind="stable").tolist():  # the clearest first
         moment = float(cuts.moments[n])
         if all(abs(moment - other) >= options.shortest for other in (0.0, duration, *kept)):
             kept.append(moment)
-    return divide([0.0, *sorted(kept), duration], options.longest)
+    return split_spans([0.0, *sorted(kept), duration], options.longest)
 
 
-def windows(duration: float, seconds: float) -> list[Segment]:
+def window_spans(duration: float, seconds: float) -> list[TimeSpan]:
     """Equal windows; a rest shorter than half of one belongs to the last."""
     count = max(1, round(duration / seconds))
-    return _pairs([*(n * seconds for n in range(count)), duration])
+    return _spans([*(n * seconds for n in range(count)), duration])
 
 
-def divide(borders: Sequence[float], longest: float) -> list[Segment]:
+def split_spans(borders: Sequence[float], longest: float) -> list[TimeSpan]:
     """Segments between the borders, those that are too long in equal parts."""
-    found: list[Segment] = []
-    for start, end in _pairs(borders):
+    found: list[TimeSpan] = []
+    for start, end in _spans(borders):
         parts = max(1, int(np.ceil((end - start) / longest - 1e-9)))
-        found += _pairs([start + (end - start) * n / parts for n in range(parts)] + [end])
+        found += _spans([start + (end - start) * n / parts for n in range(parts)] + [end])
     return found
 
 
-def _pairs(borders: Sequence[float]) -> list[Segment]:
+def _spans(borders: Sequence[float]) -> list[TimeSpan]:
     return list(pairwise(borders))

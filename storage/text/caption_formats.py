@@ -16,7 +16,7 @@ Format = Literal["text", "jsonl", "csv", "srt", "vtt"]
 
 
 @dataclass(frozen=True)
-class Said:
+class ScoredCaption:
     """One way to say it, and its log-probability."""
 
     caption: str
@@ -33,7 +33,7 @@ class CaptionLine:
     whole: bool
     caption: str
     log_prob: float
-    n_best: tuple[Said, ...] = ()
+    n_best: tuple[ScoredCaption, ...] = ()
 
 
 def render_text(lines: Sequence[CaptionLine]) -> str:
@@ -57,7 +57,7 @@ def render_csv(lines: Sequence[CaptionLine]) -> str:
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
     for line in lines:
-        for rank, said in enumerate(line.n_best or (Said(line.caption, line.log_prob),), 1):
+        for rank, said in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
             times = (f"{line.start:.3f}", f"{line.end:.3f}")
             table.writerow([no_formula_path(line.file), *times, rank, no_formula(said.caption), f"{said.log_prob:.4f}"])
     return out.getvalue()

@@ -75,12 +75,12 @@ class References:
         """video id -> its captions as space-separated tokens. A caption without a word ("...") takes no part."""
         return {id: [" ".join(tokens) for tokens in rows] for id, rows in self._grouped(split, "tokens").items()}
 
-    def numbers(self, split: str) -> dict[str, list[list[int]]]:
+    def token_ids(self, split: str) -> dict[str, list[list[int]]]:
         """video id -> its captions as BOS w1 .. wn EOS. A caption without a word takes no part."""
         return self._grouped(split, "numbers")
 
-    def ns(self, split: str) -> dict[str, list[int]]:
-        """video id -> the n of its captions, in the order of `numbers`: with the video id the caption's id."""
+    def caption_indices(self, split: str) -> dict[str, list[int]]:
+        """video id -> the n of its captions, in the order of `token_ids`: with the video id the caption's id."""
         return self._grouped(split, "n")
 
     def texts(self, split: str) -> dict[str, list[str]]:
@@ -98,25 +98,27 @@ class References:
 
 def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], options: TextOptions) -> Vocabulary:
     """Tokenise (video id, n, split, text) rows and write the tables. Words come from the training split only."""
-    ids, ns, splits, texts = (list(column) for column in zip(*rows, strict=True)) if (rows := list(rows)) else ([],) * 4
+    ids, caption_indices, splits, texts = (
+        (list(column) for column in zip(*rows, strict=True)) if (rows := list(rows)) else ([],) * 4
+    )
     tokens = tokenise(texts)
     training = [t for t, split in zip(tokens, splits, strict=True) if split == "train"]
     if not any(training):
         raise BadInput("the training split has no captions; a data set needs videos with captions in 'train'")
     vocabulary = Vocabulary.build(training, options.min_count)
-    numbers = [vocabulary.encode(t, options.max_words) for t in tokens]
+    token_ids = [vocabulary.encode(t, options.max_words) for t in tokens]
     vocabulary.save(folder / "vocabulary.json")
     tags = content_words(training, options.min_count)
     write_json(folder / "tag_words.json", {"words": tags})
     keys = {}
     for split in SPLITS:
         said = [row for row, words in enumerate(tokens) if words and splits[row] == split]
-        columns = [ids[row] for row in said], [ns[row] for row in said]
+        columns = [ids[row] for row in said], [caption_indices[row] for row in said]
         keys[split] = split_key(*columns, [tokens[row] for row in said])
         sentences = [vocabulary.encode(tokens[row], len(tokens[row]))[1 : None if EOS_COUNTS else -1] for row in said]
         origin = Origin(vocabulary.key, keys[split], EOS_COUNTS)
         write_reference_table(folder / f"references-{split}.parquet", *columns, sentences, origin)
-    table = pa.table([ids, ns, splits, texts, tokens, numbers], schema=_SCHEMA.with_metadata(keys))
+    table = pa.table([ids, caption_indices, splits, texts, tokens, token_ids], schema=_SCHEMA.with_metadata(keys))
     write_parquet(folder / "captions.parquet", table)
     return vocabulary
 
@@ -127,7 +129,9 @@ def tokenise(texts: Iterable[str]) -> list[list[str]]:
     return [[known.setdefault(word, word) for word in ptb_tokenize(text)] for text in texts]
 
 
-def split_key(video_ids: Sequence[str], ns: Sequence[int], tokens: Sequence[Sequence[str]]) -> str:
+def split_key(video_ids: Sequence[str], caption_indices: Sequence[int], tokens: Sequence[Sequence[str]]) -> str:
     """The hash of a split's captions, whatever order they come in; captions without words take no part."""
-    rows = sorted((id, n, " ".join(words)) for id, n, words in zip(video_ids, ns, tokens, strict=True) if words)
+    rows = sorted(
+        (id, n, " ".join(words)) for id, n, words in zip(video_ids, caption_indices, tokens, strict=True) if words
+    )
     return digest_rows((id, str(n), words) for id, n, words in rows)

@@ -62,11 +62,12 @@ class Origin:
 class ReferenceTable:
     """The references of V videos as C captions of token ids, ending in EOS where that counts. Videos are sorted by id.
 
-    Captions of video v: videos[v]:videos[v + 1]; tokens of caption c: starts[c]:starts[c + 1]; ns (C,) its n."""
+    Captions of video v: videos[v]:videos[v + 1]; tokens of caption c: starts[c]:starts[c + 1].
+    caption_indices (C,) number the captions of a video."""
 
     video_ids: tuple[str, ...]
     videos: NDArray[np.int64]
-    ns: NDArray[np.int32]
+    caption_indices: NDArray[np.int32]
     tokens: NDArray[np.int32]
     starts: NDArray[np.int64]
     origin: Origin
@@ -75,7 +76,7 @@ class ReferenceTable:
     def caption_ids(self) -> list[str]:
         counts = np.diff(self.videos).tolist()
         owners = (id for id, count in zip(self.video_ids, counts, strict=True) for _ in range(count))
-        return [caption_id(id, n) for id, n in zip(owners, self.ns.tolist(), strict=True)]
+        return [caption_id(id, n) for id, n in zip(owners, self.caption_indices.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,13 @@ class WeightTable:
 
 
 def write_reference_table(
-    path: Path, video_ids: list[str], ns: list[int], sentences: list[list[int]], origin: Origin
+    path: Path, video_ids: list[str], caption_indices: list[int], sentences: list[list[int]], origin: Origin
 ) -> None:
     """One row a caption, sorted by video id and n."""
-    order = sorted(range(len(video_ids)), key=lambda row: (video_ids[row], ns[row]))
+    order = sorted(range(len(video_ids)), key=lambda row: (video_ids[row], caption_indices[row]))
     columns = {
         "video_id": pa.array([video_ids[row] for row in order], pa.string()),
-        "n": pa.array([ns[row] for row in order], pa.int32()),
+        "n": pa.array([caption_indices[row] for row in order], pa.int32()),
         "tokens": pa.array([sentences[row] for row in order], pa.list_(pa.int32())),
     }
     _write(path, columns, origin)

@@ -58,8 +58,8 @@ class Vocabulary:
         return cls((*SPECIAL_TOKENS, *kept))
 
     @cached_property
-    def numbers(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(self.words)}
+    def token_ids(self) -> dict[str, int]:
+        return {word: token_id for token_id, word in enumerate(self.words)}
 
     @cached_property
     def key(self) -> str:
@@ -70,20 +70,20 @@ class Vocabulary:
 
     def encode(self, tokens: Sequence[str], max_words: int) -> list[int]:
         """BOS w1 .. wn EOS"""
-        return [BOS, *(self._number(token) for token in tokens[:max_words]), EOS]
+        return [BOS, *(self._token_id(token) for token in tokens[:max_words]), EOS]
 
-    def _number(self, token: str) -> int:
+    def _token_id(self, token: str) -> int:
         """A caption may contain the text "<eos>": that is no end of anything."""
-        return UNK if token in SPECIAL_TOKENS else self.numbers.get(token, UNK)
+        return UNK if token in SPECIAL_TOKENS else self.token_ids.get(token, UNK)
 
-    def decode(self, numbers: Iterable[int]) -> list[str]:
+    def decode(self, token_ids: Iterable[int]) -> list[str]:
         """The words up to EOS, without special tokens."""
         words = []
-        for number in numbers:
-            if number == EOS:
+        for token_id in token_ids:
+            if token_id == EOS:
                 break
-            if number > UNK:
-                words.append(self.words[number])
+            if token_id > UNK:
+                words.append(self.words[token_id])
         return words
 
     def save(self, path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Shards on a Dask or Ray cluster: each is a Prefect task run, on workers of this machine or of a cluster that runs already.
+"""Shards on a Dask or Ray cluster: one Prefect task run per shard, on workers of this machine or of an existing cluster.
 
-    run_on_cluster -> prefect-dask / prefect-ray -> worker process -> run_shard
+    run_on_cluster -> prefect-dask / prefect-ray -> worker process -> run_shards
 
-Both runners start a shard again elsewhere when its worker is lost, and shards are idempotent, so a lost worker costs the
-shard that it had. The third loss in a row ends the run: then the cause is not chance."""
+Both runners restart a shard elsewhere when its worker is lost, and shards are idempotent, so a lost worker costs one shard.
+The third loss in a row fails the run: then the cause is not chance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -30,42 +30,41 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.task_runners import TaskRunner
 
 from storage.errors import LongtakeError, TransientError, UsageError
-from tasks.extraction.engine import Outcome
-from tasks.extraction.shards import Shard, run_shard
+from tasks.extraction.engine import RowResult
+from tasks.extraction.shards import Shard, run_shards
 from tasks.framework.lost_console import outlive_console
 from tasks.framework.runtime import Runtime
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
-ANSWER_SECONDS = 30.0
-"""How long a cluster may take to answer at its address."""
-LOSSES = 3
+CONNECT_TIMEOUT = 30.0
+"""Seconds that a cluster may take to answer at its address."""
+MAX_LOSSES = 3
 """How often the worker of one shard may be lost."""
-_RECORD_SECONDS = 10.0
-_RAY_OBJECTS = 100_000_000  # bytes; Ray would take a third of the memory, and all that it carries is small
-_PAGE = 200  # task runs in one answer of Prefect's server
+_RECORD_TIMEOUT = 10.0
+_RAY_OBJECT_STORE = 100_000_000  # bytes; Ray would take a third of the memory, and shards are small
+_PAGE = 200  # task runs in one response of Prefect's server
 
 
 class ClusterLost(LongtakeError):
-    """The cluster, or the workers of one shard again and again, went away."""
+    """The cluster was lost, or the workers of one shard again and again."""
 
 
 @dataclass(frozen=True)
 class _Cluster:
-    """A cluster that answered. Two kinds of exceptions do not tell of work that failed: `lost`, a shard's workers were lost
-    too often, and `gone`, there is no cluster any more."""
+    """A connected cluster, and the exceptions that it raises when a shard's workers were lost too often, or all of it."""
 
     runner: TaskRunner[Any]
-    lost: tuple[type[BaseException], ...]
-    gone: tuple[type[BaseException], ...] = ()
-    submitting: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
-    """the settings under which shards are handed over"""
+    worker_lost: tuple[type[BaseException], ...]
+    cluster_lost: tuple[type[BaseException], ...] = ()
+    submit_options: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """the settings under which shards are submitted"""
 
 
-def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[Outcome]:
-    """What became of every row of the shards, as shards end. Shards are taken while earlier ones are at work."""
-    coming = iter(shards)
-    first = next(coming, None)
+def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]:
+    """The result of every row, as shards finish. Shards are submitted while earlier ones run."""
+    remaining = iter(shards)
+    first = next(remaining, None)
     if first is None:
         return
     task = Task(
@@ -76,58 +75,61 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[Outcom
         cache_policy=NO_CACHE,
         persist_result=False,
     )
-    there = runtime_there(runtime)
-    done: SimpleQueue[PrefectFuture[list[Outcome]]] = SimpleQueue()
+    in_worker = worker_runtime(runtime)
+    done: SimpleQueue[PrefectFuture[list[RowResult]]] = SimpleQueue()
     titles: dict[UUID, str] = {}
     with _CLUSTERS[runtime.runner](runtime) as cluster:
-        server, waiting = _server(), 0
-        for n, shard in enumerate(chain([first], coming), 1):
+        api_url, waiting = _prefect_api_url(), 0
+        for n, shard in enumerate(chain([first], remaining), 1):
             title = f"shard {n}: {len(shard.videos)} videos from {shard.videos[0].id} on"
-            values = {"shard": replace(shard, runtime=there), "title": title}
-            with cluster.submitting(), temporary_settings({PREFECT_API_URL: server}):
+            values = {"shard": replace(shard, runtime=in_worker), "title": title}
+            with cluster.submit_options(), temporary_settings({PREFECT_API_URL: api_url}):
                 future = cluster.runner.submit(task, values)
             titles[future.task_run_id] = title
             future.add_done_callback(done.put)
             waiting += 1
             while not done.empty():
                 waiting -= 1
-                yield from _outcomes(done.get(), titles, cluster)
+                yield from _results(done.get(), titles, cluster)
         for _ in range(waiting):
-            yield from _outcomes(done.get(), titles, cluster)
+            yield from _results(done.get(), titles, cluster)
         _wait_until_recorded(list(titles))
 
 
-def extract_shard(shard: Shard, title: str) -> list[Outcome]:
-    """One shard in a worker, with one outcome for each row it owes: also for those that an earlier try, whose worker was
-    lost, left in the stores."""
+def extract_shard(shard: Shard, title: str) -> list[RowResult]:
+    """One shard in a worker, with one result per pending row: also for those that an earlier try, whose worker was lost,
+    left in the stores."""
     outlive_console()
-    outcomes = run_shard(shard)
-    told = {(outcome.feature, outcome.id) for outcome in outcomes}
-    return outcomes + [
-        Outcome(owed.name, id) for owed in shard.features for id in owed.rows if (owed.name, id) not in told
+    results = list(run_shards([shard], shard.runtime))
+    known = {(result.feature, result.id) for result in results}
+    return results + [
+        RowResult(feature.name, id)
+        for feature in shard.features
+        for id in feature.rows
+        if (feature.name, id) not in known
     ]
 
 
-def runtime_there(runtime: Runtime) -> Runtime:
-    """The runtime inside a worker. Workers of this machine share its cores and the decoders; those of another cluster keep
-    to what it gives them."""
-    there: dict[str, Any] = {"runner": "local"}
+def worker_runtime(runtime: Runtime) -> Runtime:
+    """The runtime inside a worker. Workers of this machine share its cores and decoders; those of an existing cluster use
+    what it gives them."""
+    changes: dict[str, Any] = {"runner": "local"}
     if not runtime.address:
-        there["threads"] = runtime.threads or max(1, (os.cpu_count() or 1) // runtime.workers)
-        there["decoders"] = -(-runtime.decoders // runtime.workers)
-    return runtime.model_copy(update=there)
+        changes["threads"] = runtime.threads or max(1, (os.cpu_count() or 1) // runtime.workers)
+        changes["decoders"] = -(-runtime.decoders // runtime.workers)
+    return runtime.model_copy(update=changes)
 
 
-def _outcomes(future: PrefectFuture[list[Outcome]], titles: dict[UUID, str], cluster: _Cluster) -> list[Outcome]:
+def _results(future: PrefectFuture[list[RowResult]], titles: dict[UUID, str], cluster: _Cluster) -> list[RowResult]:
     title = titles[future.task_run_id]
     try:
         return future.result()
-    except cluster.lost as error:
+    except cluster.worker_lost as error:
         raise ClusterLost(
             f"{title}: its worker was lost again and again; look at the machine's memory, lower runtime.workers or "
             "runtime.batch, and run the same command: what was extracted is kept"
         ) from error
-    except cluster.gone as error:
+    except cluster.cluster_lost as error:
         raise ClusterLost(
             f"{title}: the cluster went away; start it again and run the same command: what was extracted is kept"
         ) from error
@@ -143,7 +145,7 @@ def _dask(runtime: Runtime) -> Iterator[_Cluster]:
         raise _not_installed("dask", error) from error
     if runtime.address:
         _check_address(runtime)
-        runner = DaskTaskRunner(address=runtime.address, client_kwargs={"timeout": ANSWER_SECONDS})
+        runner = DaskTaskRunner(address=runtime.address, client_kwargs={"timeout": CONNECT_TIMEOUT})
     else:
         runner = DaskTaskRunner(
             cluster_kwargs={
@@ -158,15 +160,15 @@ def _dask(runtime: Runtime) -> Iterator[_Cluster]:
         )
     # A worker holds one shard at a time and no spare one, so that a loss counts against that shard alone.
     settings = {
-        "distributed.scheduler.allowed-failures": LOSSES - 1,
+        "distributed.scheduler.allowed-failures": MAX_LOSSES - 1,
         "distributed.scheduler.worker-saturation": 1.0,
     }
     with ExitStack() as stack:
         try:
             stack.enter_context(runner)
             with dask.config.set(settings):
-                client = _within(ANSWER_SECONDS, lambda: runner.client) if runtime.address else runner.client
-                client.wait_for_workers(1, timeout=ANSWER_SECONDS)
+                client = _with_timeout(lambda: runner.client) if runtime.address else runner.client
+                client.wait_for_workers(1, timeout=CONNECT_TIMEOUT)
         except (OSError, TimeoutError) as error:
             raise _no_answer(runtime, error) from error
         except RuntimeError as error:  # a worker that was killed before it had started
@@ -192,48 +194,48 @@ def _ray(runtime: Runtime) -> Iterator[_Cluster]:
         runner = RayTaskRunner(address=runtime.address, init_kwargs={"log_to_driver": False})
     else:
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
-        sizes = {"num_cpus": runtime.workers, "object_store_memory": _RAY_OBJECTS}
+        sizes = {"num_cpus": runtime.workers, "object_store_memory": _RAY_OBJECT_STORE}
         runner = RayTaskRunner(address="local", init_kwargs=sizes | quiet)
     with ExitStack() as stack:
         try:
             stack.enter_context(runner)
         except (OSError, RuntimeError) as error:
             raise _no_answer(runtime, error) from error
-        options: dict[str, Any] = {"max_retries": LOSSES - 1}
+        options: dict[str, Any] = {"max_retries": MAX_LOSSES - 1}
         if runtime.address:
             options["num_cpus"] = max(1, runtime.threads)
         gpus = ray.cluster_resources().get("GPU", 0) if runtime.device != "cpu" else 0
-        if gpus:  # without asking for one a task sees none
+        if gpus:  # a task sees only the GPUs that it asks for
             options["num_gpus"] = 1 if runtime.address else min(1, gpus / runtime.workers)
         lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
-        yield _Cluster(runner, lost, submitting=lambda: remote_options(**options))
+        yield _Cluster(runner, lost, submit_options=lambda: remote_options(**options))
 
 
 _CLUSTERS: dict[str, Callable[[Runtime], AbstractContextManager[_Cluster]]] = {"dask": _dask, "ray": _ray}
 
 
-def _within(seconds: float, ask: Callable[[], Answer]) -> Answer:
-    """What `ask` gives or raises, or TimeoutError: Dask waits for ever where something listens that does not answer."""
-    answer: Future[Answer] = Future()
+def _with_timeout(function: Callable[[], T]) -> T:
+    """The function's result, or TimeoutError: Dask waits for ever where something listens that does not answer."""
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(ask())
+            future.set_result(function())
         except Exception as error:  # raised again by the caller
-            answer.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return answer.result(timeout=seconds)
+    return future.result(timeout=CONNECT_TIMEOUT)
 
 
-def _server() -> str:
-    """Where workers report to. Without its address each of them would start a Prefect server of its own."""
+def _prefect_api_url() -> str:
+    """The server that workers report to; without it each of them would start one of its own."""
     with get_client(sync_client=True) as client:
         return str(client.api_url)
 
 
 def _check_address(runtime: Runtime) -> None:
-    """Fail soon and in plain words where nothing listens, or where the workers could not report to Prefect."""
+    """Fail at once where nothing listens, or where the workers could not report to Prefect."""
     address = runtime.address
     parts = urlsplit(address if "://" in address else f"//{address}")
     try:
@@ -243,10 +245,10 @@ def _check_address(runtime: Runtime) -> None:
     if not host or not port:
         raise UsageError(f"runtime.address is '{address}'; give HOST:PORT of the {runtime.runner} cluster")
     try:
-        socket.create_connection((host, port), ANSWER_SECONDS).close()
+        socket.create_connection((host, port), CONNECT_TIMEOUT).close()
     except OSError as error:
         raise _no_answer(runtime, error) from error
-    # A worker process keeps to the server that it reported to first, and the embedded one ends with this run.
+    # A worker process keeps the first server that it reported to, and the embedded one ends with this run.
     if not PREFECT_API_URL.value():
         raise UsageError(
             f"the workers at {address} live on after this run, so they need a Prefect server that does: start one where "
@@ -255,13 +257,13 @@ def _check_address(runtime: Runtime) -> None:
 
 
 def _no_answer(runtime: Runtime, error: Exception) -> UsageError:
-    words = str(error) or f"silence for {ANSWER_SECONDS:g} s"
+    reason = str(error) or f"silence for {CONNECT_TIMEOUT:g} s"
     if not runtime.address:
         return UsageError(
-            f"the {runtime.runner} cluster of this machine does not start ({words}); 'longtake doctor' checks"
+            f"the {runtime.runner} cluster of this machine does not start ({reason}); 'longtake doctor' checks"
         )
     return UsageError(
-        f"no {runtime.runner} cluster with a worker answers at {runtime.address} ({words}); check runtime.address, or "
+        f"no {runtime.runner} cluster with a worker answers at {runtime.address} ({reason}); check runtime.address, or "
         "leave it empty to start workers on this machine"
     )
 
@@ -271,14 +273,14 @@ def _not_installed(runner: str, error: ModuleNotFoundError) -> UsageError:
 
 
 def _wait_until_recorded(runs: list[UUID]) -> None:
-    """Keep the workers until Prefect knows how the last shards ended: they would take that news with them."""
+    """Keep the workers until they have told Prefect how the last shards ended."""
     from httpx import HTTPError
     from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
     from prefect.exceptions import PrefectException
 
     last = runs[-_PAGE:]
     mine = TaskRunFilter(id=TaskRunFilterId(any_=last))
-    deadline = time.monotonic() + _RECORD_SECONDS
+    deadline = time.monotonic() + _RECORD_TIMEOUT
     with get_client(sync_client=True) as client, suppress(HTTPError, PrefectException):
         while time.monotonic() < deadline:
             found = client.read_task_runs(task_run_filter=mine)

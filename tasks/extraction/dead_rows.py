@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from storage.features.store import FeatureStore
 from storage.runs import RunRecord, latest_runs
 from storage.workspace import Workspace
-from tasks.extract_features import read_rows
 from tasks.extraction.extractors import IMPORTED
+from tasks.framework.feature_access import read_about, read_rows
 
 
 @dataclass(frozen=True)
@@ -59,5 +58,5 @@ def _rows_of(workspace: Workspace, run: RunRecord) -> dict[str, dict[str, str]] 
     if workspace.done("extract_features", extraction) is None:
         return None
     folder = workspace.folder("extract_features", extraction)
-    about = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+    about = read_about(folder)
     return {about[name]["store"]: keys for name, keys in read_rows(folder).items()}

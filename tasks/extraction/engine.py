@@ -1,9 +1,9 @@
-"""The engine of extraction: videos in, rows of several features out.
+"""The extraction engine: videos in, rows of several features out.
 
-    decoder processes -> pieces of looks -> batches of one size, filled across videos -> nets -> one writer a feature
+    decoder processes -> chunks of frames -> batches of one size, filled across videos -> nets -> one writer per feature
 
-Each video is decoded once for all the nets that owe it a row. A net always gets batches of one size, padded at the end: then
-its answer for an item does not depend on which items are beside it, and a row not on what was extracted before."""
+Each video is decoded once for all the nets that still need it. A net always gets batches of one size, padded at the end: so its
+output for an item does not depend on the other items, and a row not on what was extracted before."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from storage.media.probe import Probe
 from tasks.extraction.nets import Net
 from tasks.framework.runtime import Runtime
 
-_FRAME = 224 * 224 * 3  # values of the frame that `runtime.batch` counts in
-_MOST = 256
+_FRAME_VALUES = 224 * 224 * 3  # of the frame that `runtime.batch` counts in
+_MAX_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Video:
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature to fill: what it takes from which net, and the rows it owes."""
+    """One feature to extract: an output of a net, and the rows that its store still lacks."""
 
     name: str
     net: Net
-    look: FrameRequest | AudioRequest
+    request: FrameRequest | AudioRequest
     output: str
     averaged: bool
     writer: SegmentWriter
-    owed: dict[str, str]
+    pending: dict[str, str]
     """video id -> record key"""
 
     def __post_init__(self) -> None:
@@ -71,202 +71,191 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one video in one feature: its row is with the writer, or the reason why there is none."""
+class RowResult:
+    """The result for one video in one feature: its row is with the writer, or `bad` says why there is none."""
 
     feature: str
     id: str
     bad: BadMedia | None = None
 
 
-def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runtime) -> Iterator[Outcome]:
-    """Every video through every feature that owes it a row. Nothing that is wrong with one video ends the work."""
-    stations = _batchers(features, runtime)
-    names = {look: f"look{n}" for n, look in enumerate(dict.fromkeys(station.look for station in stations))}
-    good: deque[Video] = deque()
+def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runtime) -> Iterator[RowResult]:
+    """Every video through every feature that lacks its row. A bad video fails alone."""
+    batchers = _batchers(features, runtime)
+    names = {request: f"request{n}" for n, request in enumerate(dict.fromkeys(each.request for each in batchers))}
+    decoding: deque[Video] = deque()
+    unreadable: list[tuple[Video, BadMedia]] = []
 
     def jobs() -> Iterator[DecodeJob]:
         for video in videos:
-            looks = {names[station.look]: station.look for station in stations if station.owes(video.id)}
+            requests = {names[each.request]: each.request for each in batchers if each.needs(video.id)}
             if isinstance(video.probe, BadMedia):
-                bad.append((video, video.probe))
-            elif looks:
-                good.append(video)
-                yield DecodeJob(video.path, looks, video.segment, video.probe)
+                unreadable.append((video, video.probe))
+            elif requests:
+                decoding.append(video)
+                yield DecodeJob(video.path, requests, video.segment, video.probe)
 
-    bad: list[tuple[Video, BadMedia]] = []
     with DecodePool(runtime.decoders, runtime.decode_timeout) as pool:
         for _, events in pool.stream(stream_frames, jobs(), restart):
-            video = good.popleft()
-            owing = [station for station in stations if station.owes(video.id)]
+            video = decoding.popleft()
+            by_request = [(names[each.request], each) for each in batchers if each.needs(video.id)]
             for event in events:
-                yield from _take(video, event, [(names[station.look], station) for station in owing])
-    for station in stations:
-        yield from station.flush()
-    for video, reason in bad:
-        for station in stations:
-            yield from station.fail(video.id, reason)
+                yield from _dispatch(video, event, by_request)
+    for batcher in batchers:
+        yield from batcher.flush()
+    for video, reason in unreadable:
+        for batcher in batchers:
+            yield from batcher.fail(video.id, reason)
 
 
 def batch_size(item: Tensor, runtime: Runtime) -> int:
     """How many items of this shape go through a net together."""
-    return min(_MOST, max(1, runtime.batch * _FRAME // item.numel()))
+    return min(_MAX_BATCH, max(1, runtime.batch * _FRAME_VALUES // item.numel()))
 
 
-def _take(video: Video, event: Any, owing: list[tuple[str, NetBatcher]]) -> Iterator[Outcome]:
-    """Pass one event of a video's stream on to the nets that it concerns."""
-    match event:
-        case Chunk():
-            for look, station in owing:
-                if look == event.look:
-                    yield from station.add(video.id, event)
-        case Restart():
-            for look, station in owing:
-                if look in event.looks:
-                    station.restart(video.id)
-        case Failed():
-            for look, station in owing:
-                if look in event.looks:
-                    yield from station.fail(video.id, event.bad)
-        case BadMedia():
-            for _, station in owing:
-                yield from station.fail(video.id, event)
-        case EndOfStream():
-            for _, station in owing:
-                yield from station.end(video.id, event.damaged)
+def _dispatch(video: Video, event: Any, by_request: list[tuple[str, NetBatcher]]) -> Iterator[RowResult]:
+    """Pass one event of a video's stream to the nets that it concerns."""
+    for request, batcher in by_request:
+        match event:
+            case Chunk() if request == event.request:
+                yield from batcher.add(video.id, event)
+            case Restart() if request in event.requests:
+                batcher.restart(video.id)
+            case Failed() if request in event.requests:
+                yield from batcher.fail(video.id, event.bad)
+            case BadMedia():
+                yield from batcher.fail(video.id, event)
+            case EndOfStream():
+                yield from batcher.end(video.id, event.damaged)
 
 
-@dataclass
-class _Row:
-    """A video on its way through one net; `pending` items are in a batch that was not run yet."""
+@dataclass(eq=False)
+class _OpenRow:
+    """A video on its way through one net; `queued` of its items are in a batch that did not run yet."""
 
     id: str
     rows: dict[str, list[np.ndarray]] = field(default_factory=dict)
     sums: dict[str, np.ndarray] = field(default_factory=dict)
     pts: list[np.ndarray] = field(default_factory=list)
     items: int = 0
-    pending: int = 0
-    ended: bool = False
+    queued: int = 0
+    complete: bool = False
     damaged: bool = False
 
 
 class NetBatcher:
-    """One net with the features taken from it, and the batch being filled for it."""
+    """One net, the features that are taken from it, and the batch that is being filled for it."""
 
-    def __init__(self, net: Net, look: FrameRequest | AudioRequest, features: list[Feature], runtime: Runtime):
-        self.net, self.look, self.features = net, look, features
+    def __init__(self, net: Net, request: FrameRequest | AudioRequest, features: list[Feature], runtime: Runtime):
+        self.net, self.request, self.features = net, request, features
         self._runtime = runtime
         self._buffer: Tensor | None = None
-        self._owners: list[_Row] = []
-        self._open: dict[str, _Row] = {}
+        self._filled: list[_OpenRow] = []  # for each item in the buffer, the row that it belongs to
+        self._open: dict[str, _OpenRow] = {}
         self._failed: set[str] = set()
-        self._kept = {net.made_from(feature.output) for feature in features if not feature.averaged}
+        self._stacked = {net.source_output(feature.output) for feature in features if not feature.averaged}
         self._averaged = {feature.output for feature in features if feature.averaged}
 
-    def owes(self, id: str) -> bool:
-        return any(id in feature.owed for feature in self.features)
+    def needs(self, id: str) -> bool:
+        return any(id in feature.pending for feature in self.features)
 
     def restart(self, id: str) -> None:
-        self._open.pop(id, None)  # what of it is in a batch is computed for nobody: it never ends
+        self._open.pop(id, None)  # its items in the batch are computed for nothing: that row is never complete
 
-    def fail(self, id: str, bad: BadMedia) -> Iterator[Outcome]:
+    def fail(self, id: str, bad: BadMedia) -> Iterator[RowResult]:
         self.restart(id)
         self._failed.add(id)
         for feature in self.features:
-            if id in feature.owed:
-                yield Outcome(feature.name, id, bad)
+            if id in feature.pending:
+                yield RowResult(feature.name, id, bad)
 
-    def add(self, id: str, piece: Chunk) -> Iterator[Outcome]:
-        row = self._open.setdefault(id, _Row(id))
-        row.pts.append(piece.pts)
-        row.items += len(piece.items)
-        row.pending += len(piece.items)
-        items = torch.from_numpy(self._seen(piece.items))
+    def add(self, id: str, chunk: Chunk) -> Iterator[RowResult]:
+        row = self._open.setdefault(id, _OpenRow(id))
+        row.pts.append(chunk.pts)
+        row.items += len(chunk.items)
+        row.queued += len(chunk.items)
+        items = torch.from_numpy(self._middle_frames(chunk.items))
         while len(items):
-            buffer = self._room(items)
-            if buffer is None:
+            if self._buffer is None or self._buffer.shape[1:] != items.shape[1:]:
                 yield from self.flush()
-                continue
-            free = len(buffer) - len(self._owners)
-            part, items = items[:free], items[free:]
-            buffer[len(self._owners) : len(self._owners) + len(part)] = part
-            self._owners += [row] * len(part)
-            if len(self._owners) == len(buffer):
+                self._buffer = self._new_buffer(items[0])
+            used = len(self._filled)
+            free = len(self._buffer) - used
+            fitting, items = items[:free], items[free:]
+            self._buffer[used : used + len(fitting)] = fitting
+            self._filled += [row] * len(fitting)
+            if len(self._filled) == len(self._buffer):
                 yield from self.flush()
 
-    def end(self, id: str, damaged: bool) -> Iterator[Outcome]:
+    def end(self, id: str, damaged: bool) -> Iterator[RowResult]:
         if id in self._failed:
             return
-        row = self._open.setdefault(id, _Row(id))
-        row.ended, row.damaged = True, damaged
-        if not row.pending:
-            yield from self._finish(row)
+        row = self._open.setdefault(id, _OpenRow(id))
+        row.complete, row.damaged = True, damaged
+        if not row.queued:
+            yield from self._write(row)
 
-    def flush(self) -> Iterator[Outcome]:
-        """Run the batch as it is, the free places filled with zeros."""
-        if not self._owners or self._buffer is None:
+    def flush(self) -> Iterator[RowResult]:
+        """Run the batch as it is, padded with zeros."""
+        if not self._filled or self._buffer is None:
             return
-        self._buffer[len(self._owners) :] = 0
-        found = self.net(self._buffer)
-        owners, self._owners = self._owners, []
-        for n, row in enumerate(owners):
-            row.pending -= 1
-            for name in self._kept:
-                row.rows.setdefault(name, []).append(found[name][n].astype(np.float16))
+        self._buffer[len(self._filled) :] = 0
+        outputs = self.net(self._buffer)
+        filled, self._filled = self._filled, []
+        for n, row in enumerate(filled):
+            row.queued -= 1
+            for name in self._stacked:
+                row.rows.setdefault(name, []).append(outputs[name][n].astype(np.float16))
             for name in self._averaged:
                 # One after the other, in double: the same sum wherever the batches end.
-                row.sums[name] = row.sums.get(name, 0) + found[name][n].astype(np.float64)
-        for row in {id(row): row for row in owners}.values():
-            if row.ended and not row.pending:
-                yield from self._finish(row)
+                row.sums[name] = row.sums.get(name, 0) + outputs[name][n].astype(np.float64)
+        for row in dict.fromkeys(filled):
+            if row.complete and not row.queued:
+                yield from self._write(row)
 
-    def _seen(self, items: np.ndarray) -> np.ndarray:
-        """A net for single frames sees the middle one of each position."""
+    def _middle_frames(self, items: np.ndarray) -> np.ndarray:
+        """A net for single frames gets the middle one of each position."""
         if self.net.backbone.pictures is None or self.net.backbone.clip is not None:
             return items
         middle = items.shape[1] // 2
         return items[:, middle : middle + 1]
 
-    def _room(self, items: Tensor) -> Tensor | None:
-        """The batch that these items can go into; None if the one begun is of another shape and has to be run first."""
-        if self._buffer is not None and self._buffer.shape[1:] == items.shape[1:]:
-            return self._buffer
-        if self._owners:
-            return None
-        size = batch_size(items[0], self._runtime)
-        pinned = self.net.device.startswith("cuda")
-        self._buffer = torch.zeros((size, *items.shape[1:]), dtype=items.dtype, pin_memory=pinned)
-        return self._buffer
+    def _new_buffer(self, item: Tensor) -> Tensor:
+        size, on_gpu = batch_size(item, self._runtime), self.net.device.startswith("cuda")
+        return torch.zeros((size, *item.shape), dtype=item.dtype, pin_memory=on_gpu)
 
-    def _finish(self, row: _Row) -> Iterator[Outcome]:
+    def _write(self, row: _OpenRow) -> Iterator[RowResult]:
         del self._open[row.id]
-        pts = np.concatenate(row.pts) if row.pts else np.zeros(0)
         for feature in self.features:
-            if row.id not in feature.owed:
+            if row.id not in feature.pending:
                 continue
-            shape = self.net.backbone.outputs[feature.output]
-            if feature.averaged and row.items:
-                mean = row.sums[feature.output] / row.items
-                rows, times = mean.reshape(-1, shape[-1]).astype(np.float16), None
-            elif row.items:
-                source = self.net.made_from(feature.output)
-                rows, times = np.stack(row.rows[source]), pts
-                if source != feature.output:  # of the rows as they are stored: so it is a function of these
-                    rows, times = self.net.whole(feature.output, rows).astype(np.float16), None
-            else:
-                rows = np.zeros((0, shape[-1]) if feature.averaged else (0, *shape), np.float16)
-                times = None
-            if not np.isfinite(rows).all():
-                words = f"{self.net.backbone.name} gives values beyond what is stored (NaN or over 65,504) for it"
-                yield Outcome(feature.name, row.id, BadMedia("not_finite", f"{words}; check the weights"))
+            values, times = self._values(feature, row)
+            if not np.isfinite(values).all():
+                reason = f"{self.net.backbone.name} gives values beyond what is stored (NaN or over 65,504) for it"
+                yield RowResult(feature.name, row.id, BadMedia("not_finite", f"{reason}; check the weights"))
                 continue
-            feature.writer.add(row.id, feature.owed[row.id], rows, times, row.damaged)
-            yield Outcome(feature.name, row.id)
+            feature.writer.add(row.id, feature.pending[row.id], values, times, row.damaged)
+            yield RowResult(feature.name, row.id)
+
+    def _values(self, feature: Feature, row: _OpenRow) -> tuple[np.ndarray, np.ndarray | None]:
+        """A complete row of a feature (P, *shape) float16, and the times (P,) of its positions, if it has positions."""
+        shape = self.net.backbone.outputs[feature.output]
+        if not row.items:
+            return np.zeros((0, shape[-1]) if feature.averaged else (0, *shape), np.float16), None
+        if feature.averaged:
+            mean = row.sums[feature.output] / row.items
+            return mean.reshape(-1, shape[-1]).astype(np.float16), None
+        source = self.net.source_output(feature.output)
+        values = np.stack(row.rows[source])
+        if source == feature.output:
+            return values, np.concatenate(row.pts)
+        # From float16 as it is stored: so an output of the whole video is a function of the stored rows.
+        return self.net.video_output(feature.output, values).astype(np.float16), None
 
 
 def _batchers(features: Sequence[Feature], runtime: Runtime) -> list[NetBatcher]:
-    """Features that take from the same net under the same look share one pass through it."""
+    """Features that take the same frames through the same net share one pass."""
     groups: dict[tuple[int, FrameRequest | AudioRequest], list[Feature]] = {}
     for feature in features:
-        groups.setdefault((id(feature.net), feature.look), []).append(feature)
-    return [NetBatcher(group[0].net, look, group, runtime) for (_, look), group in groups.items()]
+        groups.setdefault((id(feature.net), feature.request), []).append(feature)
+    return [NetBatcher(group[0].net, request, group, runtime) for (_, request), group in groups.items()]

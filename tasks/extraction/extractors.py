@@ -1,4 +1,4 @@
-"""The kinds of features a recipe can name, and where each comes from: its key and its store, known without loading a net.
+"""The kinds of features a recipe can name, and where each comes from: its key and its store, without loading a net.
 
 tagger     the small net that learnt "video to words" on the training split (no download)
 backbone   a published net by the name that people know it by: 2D, 3D, regions or sound
@@ -7,7 +7,7 @@ imported   features that the user brought with 'longtake features import'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -23,16 +23,15 @@ from storage.weights import WeightsFolder
 from storage.workspace import Workspace
 
 IMPORTED = "imported"  # the folder of the feature stores that users brought
-LISTENERS = ("vggish",)
-"""nets that hear the sound instead of seeing frames"""
+_AUDIO_NETS = ("vggish",)
 
 
 class TaggerFeature(Options):
-    """What the word tagger's net, trained on this data set's training split, sees and says."""
+    """An output of the word tagger that was trained on this data set's training split."""
 
     kind: Literal["tagger"] = "tagger"
     output: Literal["rows", "words", "grid", "tags"] = "rows"
-    """rows: a feature a position; words: how likely each word is for the whole video (GL-RG's W), one row; grid: a feature
+    """rows: a feature per position; words: how likely each word is for the whole video (GL-RG's W), one row; grid: a feature
     for each of 4 x 4 cells of a position; tags: how likely each word is for each position by itself"""
     only: tuple[str, ...] = ()
     """of words and tags: these words and no others, in this order; left out: all that the tagger knows"""
@@ -66,7 +65,7 @@ class TaggerFeature(Options):
 
 
 class BackboneFeature(Options):
-    """Rows of a published net, one a position of the sampling."""
+    """Rows of a published net, one per position of the sampling."""
 
     kind: Literal["backbone"] = "backbone"
     net: str
@@ -81,7 +80,7 @@ class BackboneFeature(Options):
     seed: int = 0
     """seed of random weights"""
     sampling: str = "frames"
-    """which of the recipe's samplings chooses the frames; a net that hears has no use for it"""
+    """which of the recipe's samplings chooses the frames; a net for audio does not use it"""
     compiled: Literal["no", "float32", "bfloat16"] = "no"
     """run the net as code made for this CPU (needs g++): float32 differs in the last bits, bfloat16 keeps two to three digits.
     Part of the key"""
@@ -90,11 +89,11 @@ class BackboneFeature(Options):
     def output_name(self) -> str:
         if self.output:
             return self.output
-        return "embedding" if self.listens else "regions" if self.net.startswith("fasterrcnn") else "pooled"
+        return "embedding" if self.reads_audio else "regions" if self.net.startswith("fasterrcnn") else "pooled"
 
     @property
-    def listens(self) -> bool:
-        return self.net in LISTENERS
+    def reads_audio(self) -> bool:
+        return self.net in _AUDIO_NETS
 
 
 class ImportedFeature(Options):
@@ -109,22 +108,22 @@ FeatureOptions = Annotated[TaggerFeature | BackboneFeature | ImportedFeature, Fi
 
 
 def sampling_of(feature: Any) -> str | None:
-    """The sampling that a feature's frames are chosen by, if it looks at frames."""
-    if isinstance(feature, ImportedFeature) or (isinstance(feature, BackboneFeature) and feature.listens):
+    """The sampling that chooses a feature's frames, if it has frames."""
+    if isinstance(feature, ImportedFeature) or (isinstance(feature, BackboneFeature) and feature.reads_audio):
         return None
     return feature.sampling
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where one feature of a recipe comes from: its key, its store, and a few plain words for the report."""
+class FeatureSource:
+    """Where one feature of a recipe comes from: its key, its store, and a description for the report."""
 
     name: str
     key: str
     store: str
-    words: str
+    description: str
     sampling: str | None
-    """None: it does not look at frames"""
+    """None: it has no frames"""
     extracted: bool = True
     """False: it is there already, brought by the user"""
     random_weights: bool = False
@@ -132,6 +131,10 @@ class Source:
     """the hash of the weights, where it is known before they are loaded"""
     missing_weights: bool = False
     """pretrained weights that are not on this machine yet"""
+
+    def to_json(self) -> dict[str, Any]:
+        """As features.json holds it, where the description is called 'words'."""
+        return {"words" if name == "description" else name: value for name, value in asdict(self).items()}
 
 
 def find_source(
@@ -141,46 +144,48 @@ def find_source(
     feature: Any,
     samplings: dict[str, Any],
     tagger: ArtifactRef | None,
-) -> Source:
-    """The key and place of a feature, before anything is extracted."""
+) -> FeatureSource:
+    """The key and the store of a feature, before anything is extracted."""
     workspace.feature_store(dataset, name)  # refuses a name that would lead elsewhere
     if isinstance(feature, ImportedFeature):
         store = f"{IMPORTED}/{feature.store}"
         opened = FeatureStore.open(workspace.feature_store(IMPORTED, feature.store))
-        return Source(name, opened.digest(), store, f"imported as '{feature.store}'", None, extracted=False)
+        return FeatureSource(name, opened.digest(), store, f"imported as '{feature.store}'", None, extracted=False)
     chosen = sampling_of(feature)
     if chosen is not None and chosen not in samplings:
         raise BadInput(
             f"features.{name}.sampling is '{chosen}'; the recipe's samplings are {', '.join(sorted(samplings))}"
         )
-    how = samplings[chosen].model_dump(mode="json") if chosen else None
+    sampling = samplings[chosen].model_dump(mode="json") if chosen else None
     if isinstance(feature, TaggerFeature):
-        return _tagger_source(dataset, name, feature, how, tagger)
-    return _backbone_source(dataset, name, feature, how)
+        return _tagger_source(dataset, name, feature, sampling, tagger)
+    return _backbone_source(dataset, name, feature, sampling)
 
 
-def _tagger_source(dataset: str, name: str, feature: TaggerFeature, how: Any, tagger: ArtifactRef | None) -> Source:
+def _tagger_source(
+    dataset: str, name: str, feature: TaggerFeature, sampling: Any, tagger: ArtifactRef | None
+) -> FeatureSource:
     if feature.weights != "trained":
         weights = _file_hash(name, feature.weights)
-        words = f"a small net that learnt video-to-words, from {Path(feature.weights).name}"
+        description = f"a small net that learnt video-to-words, from {Path(feature.weights).name}"
     elif tagger is not None:
         weights = tagger.key
-        words = "a small net that learnt video-to-words on this training split"
+        description = "a small net that learnt video-to-words on this training split"
     else:
         raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
-    taken: list[str] = (
-        [] if (feature.output, feature.over_time) == ("rows", "keep") else [feature.output, feature.over_time]
-    )
-    taken += feature.only
-    taken += ["without", *sorted(feature.without)] if feature.without else []
-    key = digest("tagger", 2, weights, how, *taken)  # 2: batches of one size, filled across videos
-    words += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
-    words += f", {len(feature.only)} of its words" if feature.only else ""
-    words += f", without {len(feature.without)} words" if feature.without else ""
-    return Source(name, key, f"{dataset}/{name}-{key[:16]}", words, feature.sampling, weights=weights)
+    output: list[str] = []
+    if (feature.output, feature.over_time) != ("rows", "keep"):
+        output = [feature.output, feature.over_time]
+    output += feature.only
+    output += ["without", *sorted(feature.without)] if feature.without else []
+    key = digest("tagger", 2, weights, sampling, *output)  # 2: batches of one size, filled across videos
+    description += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
+    description += f", {len(feature.only)} of its words" if feature.only else ""
+    description += f", without {len(feature.without)} words" if feature.without else ""
+    return FeatureSource(name, key, f"{dataset}/{name}-{key[:16]}", description, feature.sampling, weights=weights)
 
 
-def _backbone_source(dataset: str, name: str, feature: BackboneFeature, how: Any) -> Source:
+def _backbone_source(dataset: str, name: str, feature: BackboneFeature, sampling: Any) -> FeatureSource:
     missing = False
     if feature.weights == "random":
         weights, kind = f"random, seed {feature.seed}", "random"
@@ -190,15 +195,17 @@ def _backbone_source(dataset: str, name: str, feature: BackboneFeature, how: Any
     else:
         weights, kind = _file_hash(name, feature.weights), Path(feature.weights).name
     output = feature.output_name
-    made = () if feature.compiled == "no" else (f"compiled, {feature.compiled}",)
-    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, how, *made)
-    words = f"{feature.net} ({output}{', averaged over time' if feature.over_time == 'mean' else ''}), {kind} weights"
-    words += f", {made[0]}" if made else ""
-    return Source(
+    compiled = () if feature.compiled == "no" else (f"compiled, {feature.compiled}",)
+    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, sampling, *compiled)
+    description = (
+        f"{feature.net} ({output}{', averaged over time' if feature.over_time == 'mean' else ''}), {kind} weights"
+    )
+    description += f", {compiled[0]}" if compiled else ""
+    return FeatureSource(
         name,
         key,
         f"{dataset}/{name}-{key[:16]}",
-        words,
+        description,
         sampling_of(feature),
         random_weights=kind == "random",
         weights=weights,

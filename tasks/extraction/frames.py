@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from storage.catalogue import Catalogue
 from storage.errors import BadMedia
-from storage.files.file_cache import Probed
+from storage.files.file_cache import CachedProbe
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Sampling
-from storage.media.frame_stream import WHOLE, DecodeJob, Event, FrameRequest, gather, restart, stream_frames
-from storage.media.probe import Probe, Sampled
-from storage.media.resize import Fit
+from storage.media.frame_stream import DecodeJob, Event, FrameRequest, gather, restart, stream_frames
+from storage.media.probe import Probe, SampledFrames
+from storage.media.resize import UNCHANGED, FrameTransform
 from tasks.catalogue import probe_files
 from tasks.framework.stage import StageContext
 
@@ -31,18 +31,18 @@ def probes_of(
             yield id, _as_probe(found[contents[id]])
 
 
-def _as_probe(probed: Probed) -> Probe | BadMedia:
-    if probed.facts is None or probed.pts is None:
+def _as_probe(probed: CachedProbe) -> Probe | BadMedia:
+    if probed.metadata is None or probed.pts is None:
         return BadMedia(probed.bad_kind, probed.bad_reason)
-    return Probe(**probed.facts, pts=probed.pts)
+    return Probe(**probed.metadata, pts=probed.pts)
 
 
 def read_frames(
     context: StageContext,
     catalogue: Catalogue,
     wanted: Mapping[str, Mapping[str, Sampling]],
-    fit: Fit = WHOLE,
-) -> Iterator[tuple[str, dict[str, Sampled] | BadMedia]]:
+    transform: FrameTransform = UNCHANGED,
+) -> Iterator[tuple[str, dict[str, SampledFrames] | BadMedia]]:
     """wanted: video id -> samplings by name. Each video with its frames by sampling, or with the reason why not: in order,
     but for those that could not even be probed, which come last. For few or small frames: a video's are in memory together."""
     good: deque[str] = deque()
@@ -54,8 +54,8 @@ def read_frames(
                 bad.append((id, probe))
             else:
                 good.append(id)
-                looks = {name: FrameRequest(sampling, fit) for name, sampling in wanted[id].items()}
-                yield DecodeJob(catalogue.path_of(id), looks, catalogue.records[id].segment, probe)
+                requests = {name: FrameRequest(sampling, transform) for name, sampling in wanted[id].items()}
+                yield DecodeJob(catalogue.path_of(id), requests, catalogue.records[id].segment, probe)
 
     with DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool:
         for _, events in pool.stream(stream_frames, jobs(), restart):
@@ -63,7 +63,7 @@ def read_frames(
     yield from bad
 
 
-def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, Sampled] | BadMedia:
+def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, SampledFrames] | BadMedia:
     try:
         return gather(events)
     except BadMedia as bad:

@@ -1,7 +1,7 @@
-"""The nets of features, loaded once a process and fed with numpy arrays.
+"""The nets of features, loaded once per process: torch tensors in, numpy arrays out.
 
 In a module of its own, apart from every task: runners that ship tasks to other processes by value import this one, so its
-cache holds one loaded net a worker."""
+cache holds one loaded net per worker."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, MissingFeatures, StorageError
 from storage.media.frame_sampling import Clips, Sampling
 from storage.media.frame_stream import AudioRequest, FrameRequest
-from storage.media.resize import Fit
+from storage.media.resize import FrameTransform
 from storage.weights import WeightsFolder, cache_folder
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
-from tasks.train_tagger import load_tagger
+from tasks.training.loading import load_tagger
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 Compiled = Literal["no", "float32", "bfloat16"]
 _HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-_KEPT = 8  # nets in memory at once
+_CACHED = 8  # nets in memory at once
 
 
 class Net:
-    """A backbone on a device: items in, rows out, both numpy."""
+    """A backbone on a device."""
 
     def __init__(self, backbone: Backbone, device: str, precision: Precision):
         self.backbone, self.device = backbone, device
@@ -47,8 +47,8 @@ class Net:
         # Rows are kept as float16, so half precision costs them little.
         self._half = _HALF.get("float16" if precision == "auto" and on_gpu else precision)
 
-    def look(self, sampling: Sampling | None, name: str) -> FrameRequest | AudioRequest:
-        """What this net has to be shown under a sampling."""
+    def request(self, sampling: Sampling | None, name: str) -> FrameRequest | AudioRequest:
+        """What the decoder has to deliver for this net, for the feature of this name."""
         pictures, clip = self.backbone.pictures, self.backbone.clip
         if pictures is None:
             return AudioRequest()
@@ -59,62 +59,61 @@ class Net:
                 f"features.{name}: {self.backbone.name} looks at clips of {clip} frames; give it a sampling of "
                 f"kind 'clips' with length {clip}"
             )
-        return FrameRequest(sampling, Fit(**asdict(pictures)))
+        return FrameRequest(sampling, FrameTransform(**asdict(pictures)))
 
     def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
         """items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""
         try:
             with torch.inference_mode(), torch.autocast("cuda", self._half or torch.float16, enabled=bool(self._half)):
-                found = self.backbone(items.to(self.device, non_blocking=True))
+                outputs = self.backbone(items.to(self.device, non_blocking=True))
         except CannotCompile as error:
             raise BadInput(str(error)) from error
         except torch.OutOfMemoryError as error:
             raise StorageError(
                 f"the GPU has no room for {len(items)} items of {self.backbone.name}; lower runtime.batch"
             ) from error
-        return {name: rows.float().cpu().numpy() for name, rows in found.items()}
+        return {name: rows.float().cpu().numpy() for name, rows in outputs.items()}
 
-    def made_from(self, output: str) -> str:
-        """The output of single positions that `output` is made from: itself, unless it is about whole videos."""
-        return self.backbone.wholes.get(output, output) if isinstance(self.backbone, SeesWhole) else output
+    def source_output(self, output: str) -> str:
+        """The output per position that `output` is computed from: itself, unless it describes whole videos."""
+        return self.backbone.video_outputs.get(output, output) if isinstance(self.backbone, VideoBackbone) else output
 
-    def whole(self, output: str, rows: np.ndarray) -> np.ndarray:
-        """All rows (P, *shape) of one video, of the output that `output` is made from -> its one row (1, *shape)."""
-        assert isinstance(self.backbone, SeesWhole)
+    def video_output(self, output: str, rows: np.ndarray) -> np.ndarray:
+        """All rows (P, *shape) of one video, of `source_output(output)` -> the one row (1, *shape) of `output`."""
+        assert isinstance(self.backbone, VideoBackbone)
         with torch.inference_mode():
-            found = self.backbone.whole(output, torch.from_numpy(rows).float().to(self.device))
-        return found.unsqueeze(0).float().cpu().numpy()
+            row = self.backbone.video_output(output, torch.from_numpy(rows).float().to(self.device))
+        return row.unsqueeze(0).float().cpu().numpy()
 
 
 @runtime_checkable
-class SeesWhole(Protocol):
-    """A backbone that also has outputs about a whole video: made from all its positions once they are known."""
+class VideoBackbone(Protocol):
+    """A backbone with outputs that describe a whole video, computed from all its positions."""
 
-    wholes: Mapping[str, str]
-    """output -> the output of single positions that it is made from"""
+    video_outputs: Mapping[str, str]
+    """output -> the output per position that it is computed from"""
 
-    def whole(self, output: str, rows: Tensor) -> Tensor:
+    def video_output(self, output: str, rows: Tensor) -> Tensor:
         """rows (P, *shape) float32 of one video -> (*shape of the output)."""
         ...
 
 
-class _Tagger:
-    """The word tagger's net as a backbone; it speaks of the words in `only`, if there are any, and of all but those in
-    `without` otherwise."""
+class _TaggerBackbone:
+    """The word tagger as a backbone. Its outputs have the words in `only`, or if that is empty, all but those in `without`."""
 
     def __init__(self, checkpoint: Checkpoint, only: tuple[str, ...], without: tuple[str, ...]):
         self.name = "the word tagger"
-        self._tagger = load_tagger(checkpoint).eval()
+        self._tagger = load_tagger(checkpoint)
         known: list[str] = checkpoint.values.get("words", [])
-        if strange := [word for word in only if word not in known]:
+        if unknown := [word for word in only if word not in known]:
             raise BadInput(
-                f"the word tagger does not know {', '.join(map(repr, strange))}; it knows {', '.join(known)}"
+                f"the word tagger does not know {', '.join(map(repr, unknown))}; it knows {', '.join(known)}"
             )
-        self._spoken = [known.index(word) for word in only]
+        self._word_ids = [known.index(word) for word in only]
         if not only:
-            unsaid = {known.index(word) for word in without if word in known}
-            self._spoken = [n for n in range(self._tagger.options.words) if n not in unsaid]
-        if not self._spoken:
+            excluded = {known.index(word) for word in without if word in known}
+            self._word_ids = [n for n in range(self._tagger.options.words) if n not in excluded]
+        if not self._word_ids:
             raise BadInput(f"'without' leaves no word of the word tagger, which knows {', '.join(known)}")
         self.net: nn.Module = self._tagger
         options = self._tagger.options
@@ -122,24 +121,23 @@ class _Tagger:
         self.clip: int | None = options.frames
         self.outputs: Mapping[str, tuple[int, ...]] = {
             "rows": (options.feature_size,),
-            "tags": (len(self._spoken),),
-            "words": (len(self._spoken),),
+            "tags": (len(self._word_ids),),
+            "words": (len(self._word_ids),),
             "grid": (GRID * GRID, options.feature_size),
         }
-        self.wholes: Mapping[str, str] = {"words": "rows"}
+        self.video_outputs: Mapping[str, str] = {"words": "rows"}
 
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         rows, cells = self._tagger.features_and_cells(items)
-        tags = self._tagger.words_of_positions(rows)[:, self._spoken]
+        tags = self._tagger.words_of_positions(rows)[:, self._word_ids]
         return {"rows": rows, "grid": cells, "tags": tags}
 
-    def whole(self, output: str, rows: Tensor) -> Tensor:
-        return self._tagger.words_of_video(rows)[self._spoken]
+    def video_output(self, output: str, rows: Tensor) -> Tensor:
+        return self._tagger.words_of_video(rows)[self._word_ids]
 
 
 def open_net(feature: Any, weights: str, tagger: Path | None, device: str, precision: Precision) -> Net:
-    """The net of a feature, whose weights have this hash; features that differ only in what they take from a net share
-    one."""
+    """The net of a feature, whose weights have this hash; features that differ only in their output share one net."""
     if isinstance(feature, TaggerFeature):
         if feature.weights == "trained" and tagger is None:
             raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
@@ -150,14 +148,14 @@ def open_net(feature: Any, weights: str, tagger: Path | None, device: str, preci
     return _open_backbone(feature.net, feature.weights, weights, feature.seed, feature.compiled, device, precision)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def _open_tagger(
     path: str, _hash: str, only: tuple[str, ...], without: tuple[str, ...], device: str, precision: Precision
 ) -> Net:
-    return Net(_Tagger(Checkpoint.load(Path(path)), only, without), device, precision)
+    return Net(_TaggerBackbone(Checkpoint.load(Path(path)), only, without), device, precision)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def _open_backbone(
     net: str, weights: str, _hash: str, seed: int, compiled: Compiled, device: str, precision: Precision
 ) -> Net:

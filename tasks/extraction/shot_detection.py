@@ -8,9 +8,9 @@ from pathlib import Path
 from storage.errors import BadMedia
 from storage.media.decode_pool import DecodePool
 from storage.media.probe import Probe
-from storage.media.shots import Cuts, Seen, ShotJob, watch_cuts
+from storage.media.shots import Cuts, ScanProgress, ShotJob, detect_cuts
 from tasks.catalogue import nameless
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext
 
 CUTS_VERSION = 1  # bump when other cuts are found
@@ -25,21 +25,21 @@ def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) ->
         return found
     lengths = [files[content][1].duration for content in todo]
     with (
-        meter("looking for shots", round(sum(lengths)), "seconds of video") as shown,
+        progress_bar("looking for shots", round(sum(lengths)), "seconds of video") as shown,
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         before = 0.0
-        streams = pool.stream(watch_cuts, [ShotJob(*files[content]) for content in todo], lambda _: Seen(0.0))
+        streams = pool.stream(detect_cuts, [ShotJob(*files[content]) for content in todo], lambda _: ScanProgress(0.0))
         for content, length, (job, pieces) in zip(todo, lengths, streams, strict=True):
             for piece in pieces:
                 match piece:
-                    case Seen():
-                        shown.to(round(before + piece.seconds))
+                    case ScanProgress():
+                        shown.update_to(round(before + piece.seconds))
                     case Cuts():
                         context.file_cache.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
                         found[content] = piece
                     case BadMedia():
                         found[content] = BadMedia(piece.kind, nameless(piece.reason, job.path))
             before += length
-            shown.to(round(before))
+            shown.update_to(round(before))
     return found

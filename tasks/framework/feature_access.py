@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
@@ -17,7 +18,6 @@ from models.zoo import CaptionerOptions
 from storage.errors import MissingFeatures, StorageError
 from storage.features.store import FeatureStore, View
 from storage.workspace import Workspace
-from tasks.extract_features import read_rows
 
 
 def read_about(folder: Path) -> dict[str, dict[str, Any]]:
@@ -28,6 +28,16 @@ def read_about(folder: Path) -> dict[str, dict[str, Any]]:
         raise StorageError(
             f"cannot read {folder / 'features.json'}: {error}; run with '--force extract_features'"
         ) from error
+
+
+def read_rows(folder: Path) -> dict[str, dict[str, str]]:
+    """feature -> video id -> key of its row, for every row of an extraction."""
+    table = pq.read_table(folder / "rows.parquet")
+    wanted: dict[str, dict[str, str]] = {name: {} for name in table["feature"].unique().to_pylist()}
+    columns = (table[name].to_pylist() for name in ("feature", "id", "key"))
+    for feature, id, key in zip(*columns, strict=True):
+        wanted[feature][id] = key
+    return wanted
 
 
 @dataclass(frozen=True)

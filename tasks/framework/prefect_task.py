@@ -18,7 +18,6 @@ from prefect.serializers import JSONSerializer
 from prefect.states import State
 
 from storage.errors import TransientError, UsageError
-from storage.records import ArtifactRef
 from tasks.framework.progress import console
 from tasks.framework.stage import Stage, StageRun
 
@@ -28,51 +27,46 @@ LEASE_SECONDS = 60.0
 """How long a slot stays taken after its holder was killed, at most; Prefect allows no less. The server looks every 15 s."""
 
 
-def _carry_out(job: StageRun, sentence: str, force: bool) -> dict[str, Any]:
-    ref, worked = job.carry_out(force, lambda: _slot(job))
-    return {"ref": ref.to_json(), "worked": worked}
-
-
 @contextmanager
-def _slot(job: StageRun) -> Iterator[None]:
+def gpu_slot(run: StageRun) -> Iterator[None]:
     """A slot of the limit that the runtime names, while a stage uses the device. On a cluster the device is elsewhere."""
-    elsewhere = job.stage.name == "extract_features" and job.runtime.runner != "local"
-    if not job.runtime.slots or not job.stage.device or elsewhere:
+    elsewhere = run.stage.name == "extract_features" and run.runtime.runner != "local"
+    if not run.runtime.slots or not run.stage.device or elsewhere:
         yield
         return
-    console.print(f"  {job.label}: takes a slot of '{job.runtime.slots}'", highlight=False, markup=False)
+    console.print(f"  {run.label}: takes a slot of '{run.runtime.slots}'", highlight=False, markup=False)
     with ExitStack() as held:
         try:
             # A renewal that fails, because the server restarts, must not end hours of training.
             take = concurrency(
-                job.runtime.slots, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
+                run.runtime.slots, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
             )
             held.enter_context(take)
         except ConcurrencySlotAcquisitionError as error:
             raise UsageError(
-                f"Prefect has no concurrency limit '{job.runtime.slots}', which runtime.slots names; make it with "
-                f"'prefect global-concurrency-limit create {job.runtime.slots} --limit 1'"
+                f"Prefect has no concurrency limit '{run.runtime.slots}', which runtime.slots names; make it with "
+                f"'prefect global-concurrency-limit create {run.runtime.slots} --limit 1'"
             ) from error
         yield
 
 
-def _may_pass(_task: Any, _run: Any, state: State[Any]) -> bool:
+def _is_transient(_task: Any, _run: Any, state: State[Any]) -> bool:
     """Whether another try can help: a disk or a network may answer the next time, bad input stays bad."""
     return isinstance(state.result(raise_on_failure=False), TransientError)
 
 
 def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
-    job: StageRun = parameters["job"]
-    return f"{job.stage.name}-{job.ref.key}"
+    run: StageRun = parameters["self"]
+    return f"{run.stage.name}-{run.ref.key}"
 
 
 @lru_cache
-def as_prefect_task(stage: Stage) -> Task[..., dict[str, Any]]:
+def as_prefect_task(stage: Stage) -> Task[..., tuple[int, bool]]:
     return Task(
-        _carry_out,
+        StageRun.execute,
         name=stage.name,
         version=str(stage.version),
-        task_run_name="{sentence}",
+        task_run_name="{title}",
         tags=[f"stage:{stage.name}"],
         cache_key_fn=_cache_key,
         persist_result=True,
@@ -80,7 +74,7 @@ def as_prefect_task(stage: Stage) -> Task[..., dict[str, Any]]:
         retries=len(RETRY_SECONDS),
         retry_delay_seconds=RETRY_SECONDS,
         retry_jitter_factor=0.5,
-        retry_condition_fn=_may_pass,
+        retry_condition_fn=_is_transient,
     )
 
 
@@ -94,11 +88,10 @@ class Begun:
 BEGUN = Begun()
 
 
-def run_stage(job: StageRun, sentence: str, force: bool) -> tuple[ArtifactRef, bool]:
-    """Run a stage inside a flow; True if it did the work, False if its result was there."""
+def run_as_task(run: StageRun, title: str, force: bool = False) -> tuple[int, bool]:
+    """Run a stage inside a flow: (items, whether it did the work). The work is not done if the result was there."""
     BEGUN.count += 1
-    there = job.done() is not None and not force
-    task = as_prefect_task(job.stage).with_options(refresh_cache=not there)
-    answer = task(job, sentence, force)
-    ref = ArtifactRef.from_json(answer["ref"])
-    return ref, answer["worked"] and not there
+    there = run.find_completion() is not None and not force
+    task = as_prefect_task(run.stage).with_options(refresh_cache=not there)
+    count, computed = task(run, force, title, gpu_slot)
+    return count, computed and not there

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, plain lines elsewhere, and one Prefect artifact a stage where Prefect runs."""
+"""Progress of long work: a bar in a terminal, plain lines elsewhere, and a Prefect artifact where Prefect runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
@@ -19,7 +19,6 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -33,35 +32,35 @@ _ARTIFACT_EVERY = 5.0  # an update costs the server up to 50 ms
 console = PlainConsole(stderr=True)
 
 
-class Meter:
-    """Counts work done; everything else is display."""
+class ProgressBar:
+    """Counts the units of work that are done and displays them: on `display` in a terminal, else as lines."""
 
-    def __init__(self, label: str, total: int, unit: str, bar: Progress | None, artifact: UUID | None, done: int = 0):
+    def __init__(
+        self, label: str, total: int, unit: str, display: Progress | None, artifact: UUID | None, done: int = 0
+    ):
         self.label, self.total, self.unit = label, total, unit
-        self.count = self._first = done
-        self._bar, self._artifact = bar, artifact
-        self._bar_id: TaskID | None = None
-        if bar is not None:
-            self._bar_id = bar.add_task(escape(label), total=total, completed=done, figures="")
+        self.count = self._done_before = done
+        self._display, self._artifact = display, artifact
+        self._row = display.add_task(escape(label), total=total, completed=done, postfix="") if display else None
         self._started = self._last_line = self._last_artifact = time.monotonic()
 
-    def advance(self, n: int = 1, figures: str = "") -> None:
-        """`figures` is a short text such as 'loss 2.31' shown behind the bar."""
-        self.to(self.count + n, figures)
+    def advance(self, n: int = 1, postfix: str = "") -> None:
+        """`postfix` is a short text such as 'loss 2.31' behind the bar."""
+        self.update_to(self.count + n, postfix)
 
-    def to(self, count: int, figures: str = "") -> None:
+    def update_to(self, count: int, postfix: str = "") -> None:
         self.count, now = count, time.monotonic()
-        if self._bar is not None and self._bar_id is not None:
-            self._bar.update(self._bar_id, completed=count, figures=escape(figures))
+        if self._display is not None and self._row is not None:
+            self._display.update(self._row, completed=count, postfix=escape(postfix))
         elif now - self._last_line >= _LINE_EVERY:
             self._last_line = now
-            console.print(f"  {self.label}: {self._text(now)} {figures}".rstrip(), highlight=False, markup=False)
+            console.print(f"  {self.label}: {self._text(now)} {postfix}".rstrip(), highlight=False, markup=False)
         if self._artifact and now - self._last_artifact >= _ARTIFACT_EVERY:
             self._last_artifact = now
-            self._update_artifact(f"{self._text(now)} {figures}")
+            self._update_artifact(f"{self._text(now)} {postfix}")
 
     def _text(self, now: float) -> str:
-        rate = (self.count - self._first) / max(now - self._started, 1e-6)  # what was done before took no time now
+        rate = (self.count - self._done_before) / max(now - self._started, 1e-6)
         left = (self.total - self.count) / rate if rate else 0
         return f"{self.count} of {self.total} {self.unit}, {rate:.1f}/s, {left:.0f} s left"
 
@@ -69,8 +68,8 @@ class Meter:
         from prefect.artifacts import update_progress_artifact
 
         if self._artifact:
-            share = 100.0 * self.count / max(self.total, 1)
-            update_progress_artifact(artifact_id=self._artifact, progress=share, description=f"{self.label}: {text}")
+            percent = 100.0 * self.count / max(self.total, 1)
+            update_progress_artifact(artifact_id=self._artifact, progress=percent, description=f"{self.label}: {text}")
 
     def close(self) -> None:
         if self._artifact:
@@ -79,63 +78,70 @@ class Meter:
 
 
 @contextmanager
-def meter(label: str, total: int, unit: str, done: int = 0) -> Iterator[Meter]:
-    """Show the progress of `total` units of work, of which some were done before."""
-    with meters({label: total}, unit, {label: done}) as shown:
-        yield shown[label]
+def progress_bar(label: str, total: int, unit: str, done: int = 0) -> Iterator[ProgressBar]:
+    """Display the progress of `total` units of work, `done` of which an earlier run finished."""
+    with progress_bars({label: total}, unit, {label: done}) as bars:
+        yield bars[label]
 
 
 @contextmanager
-def meters(
+def progress_bars(
     totals: dict[str, int], unit: str, done: Mapping[str, int] = MappingProxyType({})
-) -> Iterator[dict[str, Meter]]:
-    """Show the progress of several works that go on together, by label; `done` tells what of them was done before."""
-
-    def show(bar: Progress | None) -> dict[str, Meter]:
-        return {
-            label: Meter(label, total, unit, bar, artifacts[label], done.get(label, 0))
+) -> Iterator[dict[str, ProgressBar]]:
+    """Display the progress of several pieces of work at once, by label."""
+    artifacts = {label: _start_artifact(label) for label in totals}
+    columns = (
+        TextColumn("  [bold]{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        _UnitsPerSecond(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("[dim]{task.fields[postfix]}"),
+    )
+    in_terminal = console.is_terminal and sys.stderr.isatty()
+    with Progress(*columns, console=console, transient=True) if in_terminal else nullcontext() as display:
+        bars = {
+            label: ProgressBar(label, total, unit, display, artifacts[label], done.get(label, 0))
             for label, total in totals.items()
         }
-
-    artifacts = {label: _start_artifact(label) for label in totals}
-    if console.is_terminal and sys.stderr.isatty():
-        columns = (
-            TextColumn("  [bold]{task.description}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn(),
-            TextColumn(unit),
-            _Rate(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("[dim]{task.fields[figures]}"),
-        )
-        with Progress(*columns, console=console, transient=True) as bar:
-            shown = show(bar)
-            yield shown
-    else:
-        shown = show(None)
-        yield shown
-    for each in shown.values():
-        each.close()
+        yield bars
+    for bar in bars.values():
+        bar.close()
 
 
-class _Rate(ProgressColumn):
-    """Units a second."""
+@contextmanager
+def progress_on_demand(label: str, unit: str, size: int = 1) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, total) for work that reports its own progress. The bar appears at the first call, so work that turns
+    out to be empty shows none; `size` of what is counted make one unit."""
+    with ExitStack() as stack:
+        bar: ProgressBar | None = None
 
+        def update(done: int, total: int) -> None:
+            nonlocal bar
+            if bar is None:
+                bar = stack.enter_context(progress_bar(label, -(-total // size), unit))
+            bar.update_to(-(-done // size))
+
+        yield update
+
+
+class _UnitsPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(f"{speed:.1f}/s" if speed else "", style="dim")
 
 
 class CurveArtifact:
-    """The curve of a training as a table in Prefect, if this code runs inside a Prefect task: one artifact that grows."""
+    """A training's curve as one growing table in Prefect, if this code runs inside a Prefect task."""
 
     def __init__(self, label: str):
-        self.label, self._wanted = label, _inside_a_task()
+        self.label, self._wanted = label, _in_prefect_task()
         self._artifact: UUID | None = None
         self._last = -math.inf
 
     def show(self, curve: list[dict[str, Any]], final: bool = False) -> None:
-        """The points so far. Called after every epoch; short epochs are shown together, the final one always."""
+        """Publish the points so far. Short epochs are published together, the final one always."""
         now = time.monotonic()
         if not (self._wanted and curve) or (now - self._last < _ARTIFACT_EVERY and not final):
             return
@@ -145,24 +151,23 @@ class CurveArtifact:
         from prefect.client.schemas.actions import ArtifactUpdate
 
         columns = list(dict.fromkeys(name for point in curve for name in point))
-        rows = [{name: _readable(point.get(name, "")) for name in columns} for point in curve]
+        rows = [{name: _rounded(point.get(name, "")) for name in columns} for point in curve]
         if self._artifact is None:
-            told = f"The course of **{self.label}**: one row an epoch, the newest at the end"
-            self._artifact = cast(
-                UUID, create_table_artifact(table=rows, key=_key(f"{self.label} curve"), description=told)
-            )
+            description = f"The curve of **{self.label}**: one row per epoch, the newest at the end"
+            key = _artifact_key(f"{self.label} curve")
+            self._artifact = cast(UUID, create_table_artifact(table=rows, key=key, description=description))
         else:
             with get_client(sync_client=True) as client:
                 client.update_artifact(artifact_id=self._artifact, artifact=ArtifactUpdate(data=json.dumps(rows)))
 
 
-def _readable(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_readable(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_rounded(each)}" for name, each in value.items())
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def _inside_a_task() -> bool:
+def _in_prefect_task() -> bool:
     if "prefect" not in sys.modules:
         return False
     from prefect.context import TaskRunContext
@@ -170,15 +175,15 @@ def _inside_a_task() -> bool:
     return TaskRunContext.get() is not None
 
 
-def _key(label: str) -> str:
-    """A name as Prefect wants it."""
+def _artifact_key(label: str) -> str:
+    """Prefect allows letters, digits and dashes."""
     return "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
 
 
 def _start_artifact(label: str) -> UUID | None:
-    """One progress artifact in Prefect, if this code runs inside a Prefect task."""
-    if not _inside_a_task():
+    """A progress artifact in Prefect, if this code runs inside a Prefect task."""
+    if not _in_prefect_task():
         return None
     from prefect.artifacts import create_progress_artifact
 
-    return cast(UUID, create_progress_artifact(progress=0.0, key=_key(label), description=label))
+    return cast(UUID, create_progress_artifact(progress=0.0, key=_artifact_key(label), description=label))

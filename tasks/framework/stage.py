@@ -1,7 +1,7 @@
 """What a stage is: a versioned function whose result is kept under a key of everything it depends on.
 
     @stage(version=1)
-    def prepare_text(work: Work, options: TextOptions, captions: ArtifactRef) -> Made: ...
+    def prepare_text(context: StageContext, options: TextOptions, captions: ArtifactRef) -> StageResult: ...
 
 The key is a hash of the stage's name, version, options and the keys of its inputs. A result exists once its done-marker
 does; the marker decides, and Prefect's cache, keyed by the same key, only shows it. Deleting Prefect's database loses
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -27,10 +27,14 @@ from storage.workspace import Completion, Workspace
 from tasks.framework.progress import console
 from tasks.framework.runtime import Runtime
 
+Input = ArtifactRef | tuple[ArtifactRef | None, ...]
+"""what a stage reads: a result or some parts of it (`ArtifactRef.part`), or several results in an order that both sides know"""
+State = Literal["done", "stale", "missing", "forced"]
+
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage function returns: how many items, and a few figures for people."""
+    """What a stage function returns: how many items, and a few metrics for people."""
 
     count: int
     summary: dict[str, Any] = field(default_factory=dict)
@@ -38,8 +42,8 @@ class StageResult:
 
 @dataclass(frozen=True)
 class KeyInputs:
-    """What can be told of a result before it is made: an extra ingredient of its key, the keys of its parts, and a
-    memo that is handed to the stage so that nothing is looked up twice."""
+    """What a stage knows of its result before it runs: an extra ingredient of the key, the keys of the result's parts, and
+    what was `prepared` to find these, handed to the stage so that nothing is looked up twice."""
 
     extra: Any = None
     parts: dict[str, str] = field(default_factory=dict)
@@ -68,58 +72,82 @@ class StageContext:
 
 @dataclass(frozen=True)
 class StageRun:
-    """One stage with all it needs, ready to be carried out here or on another machine."""
+    """One planned execution of a stage: its key, its inputs, and whether its result is there. `reason` says why it must run;
+    it is empty where the result is there. `completion` is the done-marker as the plan found it."""
 
     stage: Stage
     label: str
     options: BaseModel
-    inputs: Mapping[str, ArtifactRef]
+    inputs: Mapping[str, Input]
     ref: ArtifactRef
     ingredients: dict[str, Any]
     workspace: Workspace
     data: Path
     runtime: Runtime
     prepared: Any = None
+    state: State = "missing"
+    reason: str = ""
+    completion: Completion | None = None
+
+    @property
+    def to_do(self) -> bool:
+        return self.state != "done"
+
+    @property
+    def folder(self) -> Path:
+        return self.workspace.folder(self.stage.name, self.ref.key)
+
+    @property
+    def input_refs(self) -> list[ArtifactRef]:
+        return [ref for value in self.inputs.values() for ref in refs_in(value)]
 
     def context(self) -> StageContext:
-        folder = self.workspace.folder(self.stage.name, self.ref.key)
-        return StageContext(self.workspace, self.data, self.runtime, folder, self.ref, self.prepared)
+        return StageContext(self.workspace, self.data, self.runtime, self.folder, self.ref, self.prepared)
 
-    def done(self) -> Completion | None:
-        """The finished result, if it is really there."""
+    def find_completion(self) -> Completion | None:
+        """The done-marker, if the result is really there at this moment."""
         done = self.workspace.done(self.stage.name, self.ref.key)
         if done and self.stage.is_valid and not self.stage.is_valid(self.context(), done):
             return None
         return done
 
-    def _say_who(self, holder: str) -> None:
-        console.print(f"  {self.label}: {holder} is at it; waiting", highlight=False, markup=False)
+    def rerun_reason(self) -> str:
+        """Why a result that is there should be computed again; mostly there is no reason."""
+        return self.stage.rerun_reason(self.context()) if self.stage.rerun_reason else ""
 
-    def carry_out(
-        self, force: bool = False, around: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> tuple[ArtifactRef, bool]:
-        """Make the result, or find it made; True if this call did the work. Two callers never make it twice: the second
-        waits for the first and shares its result. `around` is entered only when there is work to do."""
-        name = lock_name(self.stage.name, self.ref.key)
-        with self.workspace.lock(name, self._say_who):
+    def execute(
+        self,
+        force: bool = False,
+        title: str = "",
+        hold: Callable[[StageRun], AbstractContextManager[None]] = lambda run: nullcontext(),
+    ) -> tuple[int, bool]:
+        """Compute the result, or find it computed: (its number of items, whether this call did the work). Two callers never
+        compute it twice: the second waits for the first and shares its result. `hold` is entered only when there is work to
+        do, such as to hold a GPU's slot; `title` is what Prefect calls the task run."""
+
+        def wait_for(holder: str) -> None:
+            console.print(f"  {self.label}: {holder} is at it; waiting", highlight=False, markup=False)
+
+        with self.workspace.lock(lock_name(self.stage.name, self.ref.key), wait_for):
             if force:
                 self.workspace.discard(self.stage.name, self.ref.key)
-            elif done := self.done():
-                return replace(self.ref, count=done.ref.count), False
+            elif done := self.find_completion():
+                return done.ref.count, False
             started, context = time.monotonic(), self.context()
             try:
                 context.folder.mkdir(parents=True, exist_ok=True)
                 # A result that lost a file has its marker still: half-way through, it must not look done again.
                 (context.folder / "done.json").unlink(missing_ok=True)
-                with around():
-                    made = self.stage.function(context, self.options, **self.inputs)
+                in_processes = self.stage.launch if self.runtime.nproc > 1 else None
+                with hold(self):
+                    result = (in_processes or self.stage.function)(context, self.options, **self.inputs)
             except OSError as error:
                 raise explain_os_error(error, context.folder) from error
-            ref = replace(self.ref, count=made.count)
+            ref = replace(self.ref, count=result.count)
             seconds = round(time.monotonic() - started, 3)
             made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            self.workspace.finish(Completion(ref, self.stage.name, self.ingredients, seconds, made_at, made.summary))
-            return ref, True
+            self.workspace.finish(Completion(ref, self.stage.name, self.ingredients, seconds, made_at, result.summary))
+            return result.count, True
 
 
 StageFunction = Callable[..., StageResult]
@@ -129,42 +157,58 @@ StageFunction = Callable[..., StageResult]
 class Stage:
     """A stage function with its version and the few hooks that let it be planned without being run.
 
-    foresee tells parts of the key in advance; intact checks what lies outside the result's own folder; changes says in
-    words what differs from an earlier result; again gives a reason to make a finished result once more; device tells that
-    the work is done on a GPU where there is one."""
+    key_inputs adds to the key what the inputs do not say; is_valid checks what lies outside the result's own folder;
+    explain_stale says in words what differs from an earlier result; rerun_reason gives a reason to compute a finished result
+    once more; device says that the work is done on a GPU where there is one; launch runs it in `runtime.nproc` processes."""
 
     name: str
     version: int
     function: StageFunction
     key_inputs: Callable[..., KeyInputs] | None = None
     is_valid: Callable[[StageContext, Completion], bool] | None = None
-    changes: Callable[[Workspace, Completion, Any], str] | None = None
-    again: Callable[[StageContext], str] | None = None
+    explain_stale: Callable[[Workspace, Completion, Any], str] | None = None
+    rerun_reason: Callable[[StageContext], str] | None = None
     device: bool = False
+    launch: StageFunction | None = None
 
-    def job(
+    def bind(
         self,
         workspace: Workspace,
         data: Path,
         runtime: Runtime,
         options: BaseModel,
-        inputs: Mapping[str, ArtifactRef],
+        inputs: Mapping[str, Input | None],
         label: str = "",
     ) -> StageRun:
-        """Everything there is to know of this stage with these inputs, its key included, without running it."""
-        foresight = self.key_inputs(workspace, data, options, **inputs) if self.key_inputs else KeyInputs()
+        """The execution of this stage with these inputs, its key included, without running it. An input that is None or an
+        empty tuple is one that was not given."""
+        given = {name: value for name, value in inputs.items() if value is not None and value != ()}
+        known = self.key_inputs(workspace, data, options, **given) if self.key_inputs else KeyInputs()
         ingredients = {
             "version": self.version,
             "options": options.model_dump(mode="json", exclude={"path"}),  # where data is does not change what it is
-            "inputs": {name: ref.key for name, ref in sorted(inputs.items())},
-            "extra": foresight.extra,
+            "inputs": {name: _keys_of(value) for name, value in sorted(given.items())},
+            "extra": known.extra,
         }
         key = digest(self.name, ingredients)
         uri = f"artifacts/{self.name}/{key}"
-        ref = ArtifactRef(self.name, uri, key, made_by=f"{self.name} v{self.version}", parts=foresight.parts)
+        ref = ArtifactRef(self.name, uri, key, made_by=f"{self.name} v{self.version}", parts=known.parts)
         return StageRun(
-            self, label or self.name, options, inputs, ref, ingredients, workspace, data, runtime, foresight.prepared
+            self, label or self.name, options, given, ref, ingredients, workspace, data, runtime, known.prepared
         )
+
+
+def refs_in(value: Input) -> list[ArtifactRef]:
+    return [ref for ref in (value if isinstance(value, tuple) else (value,)) if ref is not None]
+
+
+def _keys_of(value: Input | None) -> Any:
+    """What a key is computed from: the input's own key, of several parts each part's, of a tuple a list."""
+    if isinstance(value, tuple):
+        return [_keys_of(ref) for ref in value]
+    if value is None:
+        return None
+    return {name: value.parts[name] for name in value.selected} if len(value.selected) > 1 else value.key
 
 
 def stage(
@@ -172,14 +216,17 @@ def stage(
     version: int,
     key_inputs: Callable[..., KeyInputs] | None = None,
     is_valid: Callable[[StageContext, Completion], bool] | None = None,
-    changes: Callable[[Workspace, Completion, Any], str] | None = None,
-    again: Callable[[StageContext], str] | None = None,
+    explain_stale: Callable[[Workspace, Completion, Any], str] | None = None,
+    rerun_reason: Callable[[StageContext], str] | None = None,
     device: bool = False,
+    launch: StageFunction | None = None,
 ) -> Callable[[StageFunction], Stage]:
-    """Make a stage of a function `(work, options, **inputs) -> Made`. Bump the version when its results change, with the
-    reason beside it."""
+    """Make a stage of a function `(context, options, **inputs) -> StageResult`. Bump the version when its results change,
+    with the reason beside it."""
 
     def wrap(function: StageFunction) -> Stage:
-        return Stage(function.__name__, version, function, key_inputs, is_valid, changes, again, device)
+        return Stage(
+            function.__name__, version, function, key_inputs, is_valid, explain_stale, rerun_reason, device, launch
+        )
 
     return wrap

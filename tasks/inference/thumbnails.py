@@ -14,7 +14,7 @@ from storage.media.frame_sampling import Uniform
 from storage.media.frame_stream import DecodeJob, FrameRequest, gather, restart, stream_frames
 from storage.media.probe import probe
 from storage.media.readers import Picture
-from storage.media.resize import Fit
+from storage.media.resize import FrameTransform
 from tasks.framework.runtime import Runtime
 
 
@@ -28,7 +28,7 @@ class Thumbnail:
 
 def thumbnails(path: Path, count: int, runtime: Runtime, short: int = 120) -> list[Thumbnail]:
     """`count` evenly spread frames, `short` pixels on the short side; BadMedia if there are none to be had."""
-    look = FrameRequest(Uniform(frames=count), Fit(short=short, longest=4 * short))
+    look = FrameRequest(Uniform(frames=count), FrameTransform(short=short, longest=4 * short))
     with DecodePool(min(1, runtime.decoders), runtime.decode_timeout) as pool:
         (known,) = (answer for _, answer in pool.run(probe, [path]))
         if isinstance(known, BadMedia):

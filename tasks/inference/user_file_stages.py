@@ -20,21 +20,20 @@ from tasks.extraction.extractors import FeatureOptions
 from tasks.find_key_frames import FindingOptions, find_key_frames
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Stage, StageContext, StageRun
+from tasks.framework.stage import Input, Stage, StageContext, StageRun
 from tasks.sample_frames import SamplingOptions, sample_frames
 
-Carry = Callable[[StageRun], bool]
-"""carries out a job; True if that was work"""
+ExecuteStage = Callable[[StageRun], bool]
+"""executes a stage; True if its result had to be computed"""
 
 
-def carry_here(job: StageRun) -> bool:
+def execute_here(run: StageRun) -> bool:
     """In this process, without Prefect."""
-    again = job.stage.again(job.context()) if job.stage.again else ""
-    return job.carry_out(force=bool(again))[1]
+    return run.execute(force=bool(run.rerun_reason()))[1]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedRun:
     """What a run has that captioning needs: where its results are, and how they were made."""
 
     workspace: Workspace
@@ -57,61 +56,58 @@ class Trained:
 
 
 class UserFileStages:
-    """The stages on one set of files; each method carries out what it is named for and remembers its jobs."""
+    """The stages on one set of files; each method executes what it is named for and remembers its stage runs."""
 
-    def __init__(self, trained: Trained, carry: Carry) -> None:
-        self.trained, self._carry = trained, carry
-        self._jobs: list[StageRun] = []
+    def __init__(self, trained: TrainedRun, execute: ExecuteStage) -> None:
+        self.trained, self._execute_stage = trained, execute
+        self._runs: list[StageRun] = []
 
     def catalogue(self, clips: Iterable[UserClip]) -> tuple[Catalogue, StageContext]:
-        """The clips, looked at; the extraction is about the last ones."""
-        job, _ = self._do(catalogue, UserFilesOptions(clips=tuple(clips)))
-        return Catalogue(job.context().folder, ROOT), job.context()
+        """Probe the clips; the extraction is about the last ones."""
+        run, _ = self._execute(catalogue, UserFilesOptions(clips=tuple(clips)))
+        return Catalogue(run.folder, ROOT), run.context()
 
     def extract(self) -> tuple[Path, int]:
-        """Make sure that all clips have their features: the extraction's folder, and how many rows had to be made."""
+        """Make sure that all clips have their features: the extraction's folder, and how many rows had to be computed."""
         trained = self.trained
-        videos = self._jobs[-1].ref.part("videos")
-        inputs = {
-            f"frames_{name}": self._do(
-                sample_frames, SamplingOptions(sampling=how), f"sample_frames[{name}]", videos=videos
-            )[0].ref
+        videos = self._runs[-1].ref.part("videos")
+        plans = tuple(
+            self._execute(sample_frames, SamplingOptions(sampling=how), f"sample_frames[{name}]", videos=videos)[0].ref
             for name, how in trained.sampling.items()
-        }
-        if trained.tagger:
-            inputs["tagger"] = trained.tagger
+        )
         options = ExtractOptions(dataset=USER_FILES, features=dict(trained.features), sampling=dict(trained.sampling))
-        job, worked = self._do(extract_features, options, videos=videos, **inputs)
-        done = job.done() if worked else None
-        made = sum(done.summary["extracted"].values()) if done else 0
+        run, computed = self._execute(
+            extract_features, options, videos=videos, tagger=trained.tagger, frame_plans=plans
+        )
+        done = run.find_completion() if computed else None
+        extracted = sum(done.summary["extracted"].values()) if done else 0
         if trained.refocused:
-            read = {"features": job.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
-            job, _ = self._do(find_key_frames, FindingOptions(), **read)
-        return job.context().folder, made
+            read = {"features": run.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
+            run, _ = self._execute(find_key_frames, FindingOptions(), **read)
+        return run.folder, extracted
 
     def problems(self) -> list[Problem]:
         """What the stages set aside; `item` is the id of the clip."""
-        found = gather_problems(self.trained.workspace, [job.ref for job in self._jobs])
+        found = gather_problems(self.trained.workspace, [run.ref for run in self._runs])
         return [problem for problem in found if problem.quarantined]
 
     def failures(self, table: Catalogue) -> list[Problem]:
         """What the extraction noted before it ended without a single row."""
-        job = self._jobs[-1]
-        known = {
-            record: why
-            for s in job.prepared.values()
-            for record, why in job.context().file_cache.failures(s.key).items()
-        }
+        run = self._runs[-1]
+        cache = run.context().file_cache
+        known = {record: why for s in run.prepared.values() for record, why in cache.failures(s.key).items()}
         return [Problem(id, *known[key], quarantined=True) for id, key in table.usable_keys.items() if key in known]
 
     def discard(self) -> None:
-        """Remove the tables that were made; rows of features stay."""
+        """Remove the tables that were written; rows of features stay."""
         workspace = self.trained.workspace
-        for job in self._jobs:
-            with workspace.lock(lock_name(job.stage.name, job.ref.key)):
-                workspace.discard(job.stage.name, job.ref.key)
+        for run in self._runs:
+            with workspace.lock(lock_name(run.stage.name, run.ref.key)):
+                workspace.discard(run.stage.name, run.ref.key)
 
-    def _do(self, stage: Stage, options: Options, label: str = "", /, **inputs: ArtifactRef) -> tuple[StageRun, bool]:
-        job = stage.job(self.trained.workspace, ROOT, self.trained.runtime, options, inputs, label)
-        self._jobs.append(job)
-        return job, self._carry(job)
+    def _execute(
+        self, stage: Stage, options: Options, label: str = "", /, **inputs: Input | None
+    ) -> tuple[StageRun, bool]:
+        run = stage.bind(self.trained.workspace, ROOT, self.trained.runtime, options, inputs, label)
+        self._runs.append(run)
+        return run, self._execute_stage(run)

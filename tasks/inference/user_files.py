@@ -6,7 +6,6 @@ is not extracted again."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,21 +16,20 @@ from storage.catalogue import Catalogue
 from storage.datasets.user_files import ROOT, UserClip, clip_of, source_of
 from storage.errors import BadMedia, MissingFeatures
 from storage.files.file_cache import FileCache
-from storage.media.shots import Cuts, Segment, ShotOptions, shots, windows
+from storage.media.shots import Cuts, ShotOptions, shot_spans, window_spans
 from storage.options import Options
-from storage.records import Problem
+from storage.records import Problem, TimeSpan
 from storage.results import CaptionRow
 from storage.text.references import References
 from storage.workspace import Workspace
 from tasks.extraction.frames import probes_of
 from tasks.extraction.shot_detection import find_cuts
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.progress import Meter, meter
+from tasks.framework.progress import progress_bar, progress_on_demand
 from tasks.framework.stage import StageContext
 from tasks.inference.generate import rank_captions
-from tasks.inference.user_file_stages import Carry, Trained, UserFileStages, carry_here
-from tasks.seed import captioner_options
-from tasks.training.trained_captioners import load_trained
+from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, UserFileStages, execute_here
+from tasks.training.loading import captioner_options, load_trained
 
 
 class WindowOptions(Options):
@@ -50,7 +48,7 @@ class ClipCaption:
     `times` the seconds of the positions that attention is spread over, where they are known."""
 
     path: Path
-    segment: Segment
+    segment: TimeSpan
     whole: bool
     caption: CaptionRow
     best: tuple[CaptionRow, ...]
@@ -70,14 +68,14 @@ class Captioned:
 class FileCaptioner:
     """A trained captioner, loaded once, for as many files as come."""
 
-    def __init__(self, trained: Trained, carry: Carry = carry_here) -> None:
-        self.trained, self._carry = trained, carry
+    def __init__(self, trained: TrainedRun, execute: ExecuteStage = execute_here) -> None:
+        self.trained, self._execute = trained, execute
         self._net: Captioner | None = None
 
     def caption(self, files: Sequence[Path], cut: Cut = None, n_best: int = 1, keep_tables: bool = True) -> Captioned:
         """Caption files. What is wrong with one of them is among the problems, and the others go on. Without `keep_tables`
         nothing of this call stays in the workspace but rows of features."""
-        stages = UserFileStages(self.trained, self._carry)
+        stages = UserFileStages(self.trained, self._execute)
         same, problems = _by_content(self.trained.workspace, files)
         if not same:
             return Captioned([], problems)
@@ -119,7 +117,7 @@ class FileCaptioner:
             self._net = load_trained(trained.checkpoints, access, vocabulary, device)
         ids = access.usable(ids)
         own = trained.search.model_copy(update={"n_best": min(n_best, trained.search.width)})
-        with meter("captioning", len(ids), "clips") as shown:
+        with progress_bar("captioning", len(ids), "clips") as shown:
             captions = rank_captions(self._net, access, vocabulary, ids, own, device, shown.advance)
         best = captions
         if n_best > trained.search.width:
@@ -138,7 +136,7 @@ class FileCaptioner:
 class _Found:
     """What was found for the clip of an id, wherever a file with these bytes lies."""
 
-    segment: Segment | None
+    segment: TimeSpan | None
     duration: float
     best: tuple[CaptionRow, ...]
     times: tuple[float, ...] | None
@@ -155,14 +153,7 @@ def _own_first(own: CaptionRow, many: Sequence[CaptionRow], n_best: int) -> tupl
 def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[Problem]]:
     """content hash -> the files that hold it, and the files that cannot be read."""
     sources = {source_of(path): path for path in files}
-    with ExitStack() as stack:
-        shown: list[Meter] = []  # a bar only if there are files to hash
-
-        def progress(done: int, total: int) -> None:
-            if not shown:
-                shown.append(stack.enter_context(meter("fingerprinting new files", total, "files")))
-            shown[0].to(done)
-
+    with progress_on_demand("fingerprinting new files", "files") as progress:
         contents = FileCache(workspace.file_cache_path).fingerprint(ROOT, sources, progress)
     same: dict[str, list[Path]] = {}
     problems = []
@@ -193,9 +184,9 @@ def _cut(context: StageContext, table: Catalogue, cut: Cut) -> tuple[dict[str, l
             continue
         path, probe = good[id]
         if isinstance(cut, WindowOptions):
-            segments = windows(probe.duration, cut.seconds)
+            segments = window_spans(probe.duration, cut.seconds)
         elif isinstance(found, Cuts):
-            segments = shots(found, probe.duration, cut)
+            segments = shot_spans(found, probe.duration, cut)
         clips[id] = [clip_of(id, path, segment) for segment in (segments if len(segments) > 1 else [None])]
     return clips, problems
 

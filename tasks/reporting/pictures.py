@@ -17,7 +17,7 @@ from storage.errors import BadMedia, StorageError
 from storage.files.atomic import write_parquet
 from storage.media.frame_sampling import Uniform
 from tasks.extraction.frames import read_frames
-from tasks.framework.progress import meter
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext
 
 FILE = "pictures.parquet"
@@ -45,7 +45,7 @@ def take_pictures(
     found = {}
     count = frames_each(len(ids), frames)
     wanted = {id: {"shown": Uniform(frames=count)} for id in ids}
-    with meter("pictures for the report", len(ids), "videos") as progress:
+    with progress_bar("pictures for the report", len(ids), "videos") as progress:
         for id, answer in read_frames(context, table, wanted):
             progress.advance()
             if not isinstance(answer, BadMedia):

@@ -1,4 +1,4 @@
-"""Training batches: some videos with some of their captions each, in an order that depends on seed and epoch alone."""
+"""Training batches: some videos with some captions each, in an order that depends on seed and epoch alone."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from tasks.framework.feature_access import FeatureAccess
 
 
 class CaptionBatches:
-    """Every epoch shows every video once, with `captions_per_video` of its captions drawn without repeats (all, if it has
-    fewer). `caption_ns` are the captions' own numbers, by which their weights are kept: one without a word is not there. Of
-    `ranks`, each process gets its part of every batch, which may be without videos. `frame_dropout` is the part of a video's
-    rows that is hidden, others every time, the same ones in features of the same length; one at least stays."""
+    """Every epoch has every video once, with `captions_per_video` of its captions drawn without repeats (all, if it has fewer).
+
+    captions: video id -> the token ids of its captions; caption_indices: video id -> their indices in the catalogue, by which
+    their weights are stored (captions without a word are left out, so indices have gaps). Of `ranks`, each process gets its
+    shard of every batch, which may be empty. frame_dropout: the share of a video's rows that is masked, drawn anew for each
+    batch, the same rows in features of the same length; at least one stays."""
 
     def __init__(
         self,
         access: FeatureAccess,
         captions: dict[str, list[list[int]]],
-        caption_ns: dict[str, list[int]],
+        caption_indices: dict[str, list[int]],
         ids: Sequence[str],
         videos_per_batch: int,
         captions_per_video: int,
@@ -34,7 +36,7 @@ class CaptionBatches:
         ranks: Ranks | None = None,
         frame_dropout: float = 0.0,
     ):
-        self.access, self.captions, self.caption_ns, self.ids = access, captions, caption_ns, list(ids)
+        self.access, self.captions, self.caption_indices, self.ids = access, captions, caption_indices, list(ids)
         self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
         self.weights = weights
         self.frame_dropout = frame_dropout
@@ -45,54 +47,54 @@ class CaptionBatches:
         return math.ceil(len(self.ids) / self.videos_per_batch)
 
     def __call__(self, epoch: int, skip: int) -> Iterator[Batch]:
-        """The batches of an epoch without the first `skip`, read one ahead of their use."""
-        return _one_ahead(self._batches(epoch, skip))
+        """The batches of an epoch without the first `skip`, prefetched by one."""
+        return _prefetch(self._batches(epoch, skip))
 
     def _batches(self, epoch: int, skip: int) -> Iterator[Batch]:
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids))
         for step in range(skip, self.steps_per_epoch):
-            chosen = order[step * self.videos_per_batch : (step + 1) * self.videos_per_batch]
-            draw = np.random.default_rng([self.seed, epoch, step + 1])  # of its own, so that skipping costs nothing
-            yield self._batch([self.ids[i] for i in chosen], draw)
+            videos = order[step * self.videos_per_batch : (step + 1) * self.videos_per_batch]
+            rng = np.random.default_rng([self.seed, epoch, step + 1])  # one per step, so that skipping costs nothing
+            yield self._batch([self.ids[i] for i in videos], rng)
 
-    def _batch(self, ids: list[str], draw: np.random.Generator) -> Batch:
-        # All processes that train together draw for all videos, so that a caption does not depend on how many they are.
-        drawn = {id: draw.permutation(len(self.captions[id]))[: self.captions_per_video] for id in ids}
-        chances = draw.integers(2**63, size=len(ids)).tolist() if self.frame_dropout else []
-        tokens, video_index, caption_ids = [], [], []
-        mine = self.ranks.shard(ids)
-        if not mine:
+    def _batch(self, ids: list[str], rng: np.random.Generator) -> Batch:
+        # Every process draws for all videos, so that a caption does not depend on the number of processes.
+        drawn = {id: rng.permutation(len(self.captions[id]))[: self.captions_per_video] for id in ids}
+        seeds = rng.integers(2**63, size=len(ids)).tolist() if self.frame_dropout else []
+        shard = self.ranks.shard(ids)
+        if not shard:
             return Batch((), {}, {})
-        for row, id in enumerate(mine):
+        tokens, video_index, caption_ids = [], [], []
+        for row, id in enumerate(shard):
             for n in drawn[id]:
                 tokens.append(self.captions[id][n])
                 video_index.append(row)
-                caption_ids.append(caption_id(id, self.caption_ns[id][n]))
-        features, masks = self.access.read(mine)
+                caption_ids.append(caption_id(id, self.caption_indices[id][n]))
+        features, masks = self.access.read(shard)
         if self.frame_dropout:
-            mine_of = self.ranks.shard(chances)
-            masks = {name: some_rows(mask, mine_of, self.frame_dropout) for name, mask in masks.items()}
+            seeds = self.ranks.shard(seeds)
+            masks = {name: drop_rows(mask, seeds, self.frame_dropout) for name, mask in masks.items()}
         weights = None if self.weights is None else torch.tensor([self.weights[id] for id in caption_ids])
-        return Batch(tuple(mine), features, masks, pad(tokens), torch.tensor(video_index), tuple(caption_ids), weights)
+        return Batch(tuple(shard), features, masks, pad(tokens), torch.tensor(video_index), tuple(caption_ids), weights)
 
 
-def some_rows(mask: torch.Tensor, seeds: Sequence[int], hidden: float) -> torch.Tensor:
-    """mask (B, T) and a seed for each video -> the same without a part of its rows; a video that has rows keeps one at least."""
+def drop_rows(mask: torch.Tensor, seeds: Sequence[int], share: float) -> torch.Tensor:
+    """mask (B, T) and a seed per video -> the mask without a share of its rows; a video that has rows keeps at least one."""
     drawn = np.stack([np.random.default_rng(seed).random(mask.shape[1]) for seed in seeds])
-    chances = torch.from_numpy(drawn).masked_fill(~mask, -1.0)
-    luckiest = chances == chances.amax(1, keepdim=True)
-    return mask & ((chances >= hidden) | luckiest)
+    uniforms = torch.from_numpy(drawn).masked_fill(~mask, -1.0)
+    largest = uniforms == uniforms.amax(1, keepdim=True)
+    return mask & ((uniforms >= share) | largest)
 
 
 def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """N lists of numbers -> (N, L) int64, filled with PAD."""
+    """N lists of token ids -> (N, L) int64, padded with PAD."""
     padded = np.full((len(rows), max(len(row) for row in rows)), PAD, np.int64)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = row
+    for n, row in enumerate(rows):
+        padded[n, : len(row)] = row
     return torch.from_numpy(padded)
 
 
-def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+def _prefetch(batches: Iterator[Batch]) -> Iterator[Batch]:
     """Read the next batch in a thread while the current one is used."""
     with ThreadPoolExecutor(1, "batches") as pool:
         upcoming = pool.submit(next, batches, None)

@@ -1,8 +1,8 @@
-"""A training stage carried out by several processes: how the stage starts them and waits. What they do is in training_process.py.
+"""Training in several processes: how a stage starts them and waits. What each of them does is in distributed_process.py.
 
 The stage's own process, where Prefect is, holds the stage's lock and trains nothing. It starts torch's launcher, which starts
-`runtime.nproc` processes with torchrun's environment; each carries out the same stage function and meets the others at a port
-of the loopback. What the leading one comes to, or fails of, is handed back in a file."""
+`runtime.nproc` processes with torchrun's environment; each runs the same stage function, and they connect over the loopback.
+The main process writes its result, or its error, to a file."""
 
 from __future__ import annotations
 
@@ -10,51 +10,34 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from models.training.parallel import Ranks
 from storage.errors import LongtakeError
 from storage.files.atomic import write_json
 from storage.records import ArtifactRef
 from storage.results import read_jsonl
 from tasks.framework.progress import CurveArtifact
-from tasks.framework.stage import StageContext, StageFunction, StageResult
+from tasks.framework.stage import Input, StageContext, StageResult
 
-TASK, ANSWER = "processes.json", "processes-answer.json"
-_LOOK_EVERY = 5.0  # seconds between two looks at the curve
+TASK, RESULT = "processes.json", "processes-answer.json"
+_POLL_SECONDS = 5.0  # between two updates of the curve
 _ROOT = Path(__file__).parents[2]
 
 
-def trained_together(label: str) -> Callable[[StageFunction], StageFunction]:
-    """The stage function as it is with one process; with more, they carry it out and this one waits and shows the curve."""
-
-    def wrap(function: StageFunction) -> StageFunction:
-        @wraps(function)
-        def wrapped(context: StageContext, options: BaseModel, **inputs: ArtifactRef) -> StageResult:
-            if context.runtime.nproc == 1 or Ranks().size > 1:
-                return function(context, options, **inputs)
-            return _in_processes(function.__name__, label, context, options, inputs)
-
-        return wrapped
-
-    return wrap
-
-
-def _in_processes(
-    stage: str, label: str, context: StageContext, options: BaseModel, inputs: dict[str, ArtifactRef]
+def train_in_processes(
+    stage: str, label: str, context: StageContext, options: BaseModel, **inputs: Input
 ) -> StageResult:
-    task, answer = context.folder / TASK, context.folder / ANSWER
-    answer.unlink(missing_ok=True)
+    """Run a training stage in `runtime.nproc` processes; this one waits and shows the curve."""
+    task, result = context.folder / TASK, context.folder / RESULT
+    result.unlink(missing_ok=True)
     values = {
         "stage": stage,
         "options": options.model_dump(mode="json"),
-        "inputs": {name: ref.to_json() for name, ref in inputs.items()},
+        "inputs": {name: ref.to_json() for name, ref in inputs.items() if isinstance(ref, ArtifactRef)},
         "workspace": str(context.workspace.root.absolute()),
         "data": str(context.data),
         "runtime": context.runtime.model_dump(mode="json"),
@@ -66,7 +49,7 @@ def _in_processes(
     command = [sys.executable, "-m", "tasks.training.distributed_process", str(task.absolute())]
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    # In a session of its own: Ctrl-C is for this process, which then ends them.
+    # In a session of its own: Ctrl-C reaches this process, which then ends the others.
     launcher = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         code = _watch(launcher, CurveArtifact(label), context.folder / "curves.jsonl")
@@ -75,29 +58,29 @@ def _in_processes(
             launcher.terminate()  # torch's launcher ends its processes, then itself
             launcher.wait()
         task.unlink(missing_ok=True)
-    return _outcome(answer, code, context.runtime.nproc)
+    return _read_result(result, code, context.runtime.nproc)
 
 
-def _watch(launcher: subprocess.Popen[bytes], shown: CurveArtifact, curve: Path) -> int:
-    """Wait for the end, with the curve in Prefect as far as it is; the exit code."""
+def _watch(launcher: subprocess.Popen[bytes], artifact: CurveArtifact, curve: Path) -> int:
+    """Wait for the launcher and publish the curve in Prefect meanwhile; returns the exit code."""
     while True:
         code = None
         with suppress(subprocess.TimeoutExpired):
-            code = launcher.wait(_LOOK_EVERY)
+            code = launcher.wait(_POLL_SECONDS)
         if curve.exists():
-            shown.show(read_jsonl(curve), final=code is not None)
+            artifact.show(read_jsonl(curve), final=code is not None)
         if code is not None:
             return code
 
 
-def _outcome(answer: Path, code: int, nproc: int) -> StageResult:
-    told: dict[str, Any] = json.loads(answer.read_bytes()) if answer.exists() else {}
-    answer.unlink(missing_ok=True)
-    if "error" in told:
-        raise LongtakeError(told["error"])
-    if code or "made" not in told:
+def _read_result(path: Path, code: int, nproc: int) -> StageResult:
+    result: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+    path.unlink(missing_ok=True)
+    if "error" in result:
+        raise LongtakeError(result["error"])
+    if code or "made" not in result:
         raise LongtakeError(
-            f"one of the {nproc} training processes ended (exit code {code}); what it said is above. The same command goes "
+            f"one of the {nproc} training processes ended (exit code {code}); its output is above. The same command goes "
             "on from the last checkpoint; runtime.nproc 1 trains in this process"
         )
-    return StageResult(told["made"]["count"], told["made"]["summary"])
+    return StageResult(result["made"]["count"], result["made"]["summary"])

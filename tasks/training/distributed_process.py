@@ -1,4 +1,4 @@
-"""The processes that train together: the launcher, and what each of them does. Started by training_together.py.
+"""The processes of a distributed training: the launcher, and what each process does. Started by distributed.py.
 
     python -m tasks.training.distributed_process TASK.json
 
@@ -10,21 +10,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from storage.errors import LongtakeError
 from storage.files.atomic import write_json
-
-_LOOK_EVERY = 1.0  # seconds between two looks at whether the stage still lives
+from storage.files.parent_watch import end_with_process
 
 
 def launch(task: Path) -> int:
-    """Start the processes and wait for them; if one fails the others are ended. The exit code."""
+    """Start the processes and wait for them; if one fails the others are ended. Returns the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -41,7 +37,7 @@ def launch(task: Path) -> int:
         local_addr="127.0.0.1",
         max_restarts=0,  # the stage's own resume is exact; a restart here would hide why it failed
     )
-    end_with(values["parent"])
+    end_with_process(values["parent"])
     try:
         elastic_launch(config, sys.executable)("-m", "tasks.training.distributed_process", str(task))
     except (ChildFailedError, SignalException):
@@ -49,8 +45,8 @@ def launch(task: Path) -> int:
     return 0
 
 
-def take_part(task: Path) -> int:
-    """Carry out the stage together with the others; the leading process writes down what came of it."""
+def run_process(task: Path) -> int:
+    """Run the stage as one of the processes; the main one writes the result. Returns the exit code."""
     import torch
     import torch.distributed as dist
 
@@ -61,11 +57,11 @@ def take_part(task: Path) -> int:
     from tasks.framework.runtime import Runtime
     from tasks.framework.stage import StageContext
     from tasks.seed import SeedOptions, seed
-    from tasks.training.distributed import ANSWER
+    from tasks.training.distributed import RESULT
 
     stages: dict[str, tuple[Any, Any]] = {"seed": (seed, SeedOptions), "boost": (boost, BoostOptions)}
     values = json.loads(task.read_bytes())
-    end_with(values["parent"])
+    end_with_process(values["parent"])
     runtime = Runtime.model_validate(values["runtime"])
     on_gpu = runtime.torch_device() == "cuda"
     if on_gpu:
@@ -79,31 +75,18 @@ def take_part(task: Path) -> int:
     stage, options = stages[values["stage"]]
     inputs = {name: ArtifactRef.from_json(each) for name, each in values["inputs"].items()}
     try:
-        made = stage.function(context, options.model_validate(values["options"]), **inputs)
+        result = stage.function(context, options.model_validate(values["options"]), **inputs)
     except LongtakeError as error:
-        if ranks.is_main_process or not (folder / ANSWER).exists():
-            write_json(folder / ANSWER, {"error": str(error)})
+        if ranks.is_main_process or not (folder / RESULT).exists():
+            write_json(folder / RESULT, {"error": str(error)})
         return 1
     if ranks.is_main_process:
-        write_json(folder / ANSWER, {"made": {"count": made.count, "summary": made.summary}})
-    dist.barrier()  # nobody leaves while another still speaks to it
+        write_json(folder / RESULT, {"made": {"count": result.count, "summary": result.summary}})
+    dist.barrier()  # no process leaves while another still communicates
     dist.destroy_process_group()
     return 0
 
 
-def end_with(parent: int) -> None:
-    """End this process when the stage's process is no more: nobody would hold the stage's lock for it."""
-
-    def watch() -> None:
-        with suppress(ProcessLookupError):
-            while True:
-                os.kill(parent, 0)
-                time.sleep(_LOOK_EVERY)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
-
-
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    sys.exit(take_part(path) if "RANK" in os.environ else launch(path))
+    sys.exit(run_process(path) if "RANK" in os.environ else launch(path))

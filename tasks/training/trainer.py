@@ -1,14 +1,13 @@
-"""A training from where it stands to its end: the part that seeding, boosting and the embedding have in common.
+"""The trainer that all training stages share: curves, validation, the best epoch, early stopping, checkpoints and exact resume.
 
-Sums of the curves, validation, the best epoch, early stopping, a checkpoint every few seconds and exact resume. What differs is
-told by a `Training`: the model, the objective, how its epochs are judged."""
+A `Training` says what differs between them: the model, the objective, the batches and how an epoch is validated."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
@@ -18,32 +17,24 @@ from models.training.loop import Batches, FitOptions, Progress, Schedule, random
 from models.training.parallel import Ranks
 from storage.checkpoints import LastCheckpoints
 from storage.files.atomic import write_jsonl
-from tasks.framework.progress import CurveArtifact, meter
+from tasks.framework.progress import CurveArtifact, progress_bar
 from tasks.framework.stage import StageContext
-from tasks.training.state import BAD_BATCH, Resumed, model_only, to_checkpoint, train
+from tasks.training.state import BAD_BATCH, LAST, Resumed, model_only, resume, to_checkpoint, train
 
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 
 
-def _nothing() -> dict[str, Any]:
-    return {}
-
-
-def _as_they_are(epoch: int, means: dict[str, float]) -> dict[str, Any]:
-    return dict(means)
-
-
 @dataclass(frozen=True)
 class ValidationResult:
-    """What validation says of an epoch: a score to make large, and what the curve shows of it."""
+    """An epoch's validation score (higher is better), and the metrics that the curve gets."""
 
     score: float
-    shown: dict[str, Any]
+    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best epoch so far (from 0; -1: none, or what training started from) and its score."""
+class BestEpoch:
+    """The best epoch so far (from 0; -1: none, or the model that training started from) and its score."""
 
     score: float = -1.0
     epoch: int = -1
@@ -51,176 +42,154 @@ class Best:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, how, and how the best of its epochs is known."""
+    """What is trained, with which options, and how its epochs are validated."""
 
     label: str
     model: nn.Module
     objective: Schedule
     batches: Batches
-    how: FitOptions
+    options: FitOptions
     result: str
-    """the file of the best epoch's weights"""
-    about: dict[str, Any]
-    """what that file says of itself beside its epoch"""
-    judge: Callable[[], ValidationResult] | None
-    """validation of the model as it is, in eval mode; None where there is nothing to validate on: the last epoch is the best"""
-    measure: str
-    """what the judge's score is called"""
-    patience: int
-    """epochs without a better score that end it"""
+    """the file for the best epoch's weights"""
+    metadata: dict[str, Any]
+    """the values that this file holds, beside the epoch"""
+    validate: Callable[[], ValidationResult] | None = None
+    """validates the model in eval mode; None where there is nothing to validate on: then the last epoch is the best"""
+    score_name: str = ""
+    patience: int = 1
+    """stop after so many epochs without a better score"""
     validate_every: int = 1
-    first: int = 0
+    first_epoch: int = 0
     """the first epoch that can be the best"""
-    begin: Callable[[], tuple[dict[str, Any], Best]] | None = None
-    """for a training that starts from something: the curve's first point, and that start as the best so far"""
-    figures: Callable[[], Mapping[str, float]] = _nothing
-    """more figures of the step just done, for the curves"""
-    point: Callable[[int, dict[str, float]], dict[str, Any]] = _as_they_are
-    """an epoch (from 1) and the means of its losses and figures -> what the curve says of it"""
-    memory: Callable[[], dict[str, Any]] = _nothing
-    """what else the next step depends on, for the checkpoint"""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A training's end: its curve and its best epoch."""
-
-    history: list[dict[str, Any]]
-    best: Best
+    evaluate_start: Callable[[], tuple[dict[str, Any], BestEpoch]] | None = None
+    """for a model that was trained before: the curve's first point, and that model as the best so far"""
+    metrics: Callable[[], Mapping[str, float]] = dict
+    """further metrics of the step just done, for the curves"""
+    curve_point: Callable[[int, dict[str, float]], dict[str, Any]] = lambda epoch, means: means
+    """an epoch (from 1) and the means of its losses and metrics -> its point of the curve"""
+    extra_state: Callable[[], dict[str, Any]] = dict
+    """JSON values that the next step depends on, for the checkpoint"""
 
 
 @dataclass
-class _Standing:
-    """Where a training stands, beside what the loop knows."""
+class TrainerState:
+    """How far a training has come, beside weights and optimiser; its checkpoint holds these fields."""
 
     history: list[dict[str, Any]] = field(default_factory=list)
-    best: Best = Best()
+    """the curve's points"""
+    best: BestEpoch = BestEpoch()
     sums: dict[str, float] = field(default_factory=dict)
+    """losses and metrics, summed over the steps of the current epoch"""
     stopped: bool = False
 
     @classmethod
-    def of(cls, kept: dict[str, Any]) -> _Standing:
-        return cls(kept["history"], Best(**kept["best"]), kept["sums"], kept["stopped"])
-
-    def to_json(self) -> dict[str, Any]:
-        best = {"score": self.best.score, "epoch": self.best.epoch}
-        return {"history": self.history, "best": best, "sums": self.sums, "stopped": self.stopped}
+    def from_json(cls, values: dict[str, Any]) -> TrainerState:
+        return cls(values["history"], BestEpoch(**values["best"]), values["sums"], values["stopped"])
 
 
-def finish_training(context: StageContext, training: Training, found: Resumed) -> Trained:
-    """Train from where `found` says to the end, saving on the way. At the end checkpoints are removed: the best epoch's weights
-    and the curve are what stays.
+def run_training(context: StageContext, training: Training, resumed: Resumed | None = None) -> TrainerState:
+    """Train from the last checkpoint, or from the start, to the end. The best epoch's weights and the curve stay, checkpoints
+    are removed.
 
-    Of several processes that train together, all call this; the leading one alone validates, decides and writes."""
+    Of several processes that train together, all call this; the main one alone validates, decides and writes."""
     ranks = Ranks()
-    if found.values:
-        found.expect(training.about, context.folder)
+    resumed = resumed or resume(context.folder)
+    if resumed.values:
+        resumed.expect(training.metadata, context.folder)
     ranks.broadcast(0)  # all have read the checkpoint: from now on it may be replaced
-    now = _Standing.of(found.values) if found.values else _start(training) if ranks.is_main_process else _Standing()
-    saved = LastCheckpoints(context.folder / "last.safetensors", context.runtime.checkpoints)
-    curve = CurveArtifact(training.label)
-    if not now.stopped:
-        _go_on(context, training, found, now, ranks, saved, curve)
+    state = TrainerState.from_json(resumed.values) if resumed.values else TrainerState()
+    if ranks.is_main_process and not resumed.values and training.evaluate_start is not None:
+        point, state.best = training.evaluate_start()
+        state.history.append(point)
+    checkpoints = LastCheckpoints(context.folder / LAST, context.runtime.checkpoints)
+    if not state.stopped:
+        _train(context, training, resumed, state, ranks, checkpoints)
     if ranks.is_main_process:
-        write_jsonl(context.folder / "curves.jsonl", now.history)
-        curve.show(now.history, final=True)
-        saved.remove()
+        checkpoints.remove()
         (context.folder / BAD_BATCH).unlink(missing_ok=True)
-    told = ranks.gather(now.to_json() if ranks.is_main_process else {})[0]
-    return Trained(told["history"], Best(**told["best"]))
+    return TrainerState.from_json(ranks.gather(asdict(state) if ranks.is_main_process else {})[0])
 
 
-def _start(training: Training) -> _Standing:
-    if training.begin is None:
-        return _Standing()
-    point, best = training.begin()
-    return _Standing([point], best)
-
-
-def _go_on(
+def _train(
     context: StageContext,
     training: Training,
-    found: Resumed,
-    now: _Standing,
+    resumed: Resumed,
+    state: TrainerState,
     ranks: Ranks,
     checkpoints: LastCheckpoints,
-    curve: CurveArtifact,
 ) -> None:
-    how, batches, runtime, saved = training.how, training.batches, context.runtime, time.monotonic()
-    done = found.state.values["step"] if found.state else 0
-    total = how.epochs * batches.steps_per_epoch
+    runtime, curve, saved = context.runtime, CurveArtifact(training.label), time.monotonic()
+    steps_done = resumed.state.values["step"] if resumed.state else 0
+    total = training.options.epochs * training.batches.steps_per_epoch
     if runtime.compile_training:
         compile_modules(training.model)
     steps = train(
         context.folder,
         training.model,
         training.objective,
-        batches,
-        how,
-        found.state,
+        training.batches,
+        training.options,
+        resumed.state,
         runtime.torch_device(),
         ranks,
         half=runtime.training_precision == "bfloat16",
     )
-    with meter(training.label, total, "steps", done) if ranks.is_main_process else nullcontext() as shown:
+    with progress_bar(training.label, total, "steps", steps_done) if ranks.is_main_process else nullcontext() as bar:
         for progress in steps:
-            figures = {**progress.losses, **ranks.mean(training.figures(), progress.videos)}
-            for name, value in figures.items():
-                now.sums[name] = now.sums.get(name, 0.0) + value
-            if shown is not None:
-                shown.to(progress.step, _told(training, figures, now.best))
+            metrics = {**progress.losses, **ranks.mean(training.metrics(), progress.videos)}
+            for name, value in metrics.items():
+                state.sums[name] = state.sums.get(name, 0.0) + value
+            if bar is not None:
+                bar.update_to(progress.step, _postfix(training, metrics, state.best))
             if ranks.is_main_process and progress.end_of_epoch:
-                _end_epoch(context, training, progress, now)
-                write_jsonl(context.folder / "curves.jsonl", now.history)  # for those who watch
-                curve.show(now.history)
-            now.stopped = bool(ranks.broadcast(now.stopped))
+                _end_epoch(context, training, progress, state)
+                write_jsonl(context.folder / "curves.jsonl", state.history)
+                curve.show(state.history, final=state.stopped)
+            state.stopped = bool(ranks.broadcast(state.stopped))
             if ranks.broadcast(progress.end_of_epoch or time.monotonic() - saved > _SAVE_EVERY):
                 others = ranks.random_states(random_state())
                 if ranks.is_main_process:
-                    state = progress.snapshot().with_tensors({f"rng.{name}": rng for name, rng in others.items()})
-                    values = {"about": training.about, **now.to_json(), **training.memory()}
-                    checkpoints.save(to_checkpoint(state, **values))
+                    snapshot = progress.snapshot().with_tensors({f"rng.{name}": rng for name, rng in others.items()})
+                    values = {"about": training.metadata, **asdict(state), **training.extra_state()}
+                    checkpoints.save(to_checkpoint(snapshot, **values))
                 saved = time.monotonic()
-            if now.stopped:
+            if state.stopped:
                 break
 
 
-def _told(training: Training, figures: Mapping[str, float], best: Best) -> str:
-    parts = [f"loss {figures['total']:.3f}"]
-    if "reward" in figures:
-        parts.append(f"reward {figures['reward']:.3f}")
-    if training.judge is not None and training.how.keep == "best":
-        parts.append(f"best {training.measure} {max(best.score, 0):.3f}")
+def _postfix(training: Training, metrics: Mapping[str, float], best: BestEpoch) -> str:
+    """The text behind the progress bar."""
+    parts = [f"{name} {metrics[key]:.3f}" for key, name in (("total", "loss"), ("reward", "reward")) if key in metrics]
+    if training.validate is not None and training.options.keep == "best":
+        parts.append(f"best {training.score_name} {max(best.score, 0):.3f}")
     return "  ".join(parts)
 
 
-def _end_epoch(context: StageContext, training: Training, progress: Progress, now: _Standing) -> None:
-    """A point of the curve; is it the best so far; was it the last one."""
-    means = {name: total / progress.steps_per_epoch for name, total in now.sums.items()}
-    number = progress.epoch + 1
-    point = {"epoch": number, "step": progress.step, "learning_rate": progress.learning_rate}
-    now.history.append(point | training.point(number, means))
-    now.sums = {}
-    last = number == training.how.epochs
-    if training.judge is not None and (last or number % training.validate_every == 0):
+def _end_epoch(context: StageContext, training: Training, progress: Progress, state: TrainerState) -> None:
+    """Add the epoch to the curve, validate it, save it if it is the best so far, and decide whether to stop."""
+    means = {name: total / progress.steps_per_epoch for name, total in state.sums.items()}
+    epoch, keep_best = progress.epoch + 1, training.options.keep == "best"
+    point = {"epoch": epoch, "step": progress.step, "learning_rate": progress.learning_rate}
+    state.history.append(point | training.curve_point(epoch, means))
+    state.sums = {}
+    last = epoch == training.options.epochs
+    if training.validate is not None and (last or epoch % training.validate_every == 0):
         with progress.averaged(), undisturbed(training.model):
-            judged = training.judge()
-        now.history[-1] |= judged.shown
-        best = (
-            last if training.how.keep == "last" else judged.score > now.best.score and progress.epoch >= training.first
-        )
-        if best:
-            now.best = Best(judged.score, progress.epoch)
-            _save_best(context, training, progress)
-        since = max(now.best.epoch, training.first - 1)
-        now.stopped = training.how.keep == "best" and progress.epoch - since >= training.patience
-    elif training.judge is None and last:
-        now.best = Best(epoch=progress.epoch)
-        _save_best(context, training, progress)
-    now.stopped = now.stopped or last
+            result = training.validate()
+        state.history[-1] |= result.metrics
+        better = result.score > state.best.score and progress.epoch >= training.first_epoch
+        if better if keep_best else last:
+            state.best = BestEpoch(result.score, progress.epoch)
+            _save_result(context, training, progress)
+        since = max(state.best.epoch, training.first_epoch - 1)
+        state.stopped = keep_best and progress.epoch - since >= training.patience
+    elif training.validate is None and last:
+        state.best = BestEpoch(epoch=progress.epoch)
+        _save_result(context, training, progress)
+    state.stopped = state.stopped or last
 
 
-def _save_best(context: StageContext, training: Training, progress: Progress) -> None:
+def _save_result(context: StageContext, training: Training, progress: Progress) -> None:
     with progress.averaged():
-        checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.about, epoch=progress.epoch)
+        checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.metadata, epoch=progress.epoch)
     checkpoint.save(context.folder / training.result)

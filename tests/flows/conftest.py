@@ -16,7 +16,7 @@ import yaml
 from flows.cli.main import main
 from flows.pipeline import plan_pipeline
 from storage.workspace import Workspace
-from tests.flows.toy_place import LABELS, TOY, Place, carried_out, recipe_on
+from tests.flows.toy_place import LABELS, TOY, Place, executed, recipe_on
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def finished_place(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     root = tmp_path_factory.mktemp("finished")
     shutil.copytree(world, root / "data")
     plan = plan_pipeline(recipe_on(root / "data"), Workspace.open(root / "workspace"))
-    assert carried_out(plan) == LABELS
+    assert executed(plan) == LABELS
     return root
 
 

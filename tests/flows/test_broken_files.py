@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from flows.execute import problems_so_far
 from flows.pipeline import plan_pipeline
 from storage.features.store import FeatureStore
 from storage.workspace import Workspace
-from tests.flows.toy_place import TOY, carried_out, recipe_on
+from tasks.framework.quarantine import gather_problems
+from tests.flows.toy_place import TOY, executed, recipe_on
 from tests.storage.broken_files import Broken, write_broken_files, write_odd_entries
 from tests.storage.canaries import canary
 from tests.storage.clips import make_clip
@@ -106,9 +106,11 @@ def test_a_few_good_videos_among_every_kind_of_broken_file(tmp_path: Path) -> No
     with mixture(tmp_path, good=10) as mixed:
         recipe = recipe_on(mixed.folder, runtime__decoders=2)
         workspace = Workspace.open(tmp_path / "w")
-        assert "extract_features" in carried_out(plan_pipeline(recipe, workspace, until="extract_features"))
+        plan = plan_pipeline(recipe, workspace, until="extract_features")
+        assert "extract_features" in executed(plan)
+    problems = gather_problems(workspace, [step.ref for step in plan.steps])
     check_rows(mixed, tmp_path / "w")
-    check_list(mixed, [asdict(problem) for problem in problems_so_far(recipe, workspace)])
+    check_list(mixed, [asdict(problem) for problem in problems])
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_a_training_does_not_resume_from_a_crafted_checkpoint(place: Place, mark
     step = place.plan().step("seed")
     assert step is not None
     with nothing_springs(mark), pytest.raises(StorageError, match=r"last\.safetensors is damaged"):
-        step.job.carry_out()
+        step.execute()
 
 
 def test_boosting_does_not_start_from_a_crafted_captioner(place: Place, mark: Path) -> None:
@@ -53,7 +53,7 @@ def test_boosting_does_not_start_from_a_crafted_captioner(place: Place, mark: Pa
     step = place.plan(boosting={"epochs": 1, "videos": 4, "samples": 2}).step("boost")
     assert step is not None
     with nothing_springs(mark), pytest.raises(StorageError, match=r"captioner\.safetensors is damaged"):
-        step.job.carry_out()
+        step.execute()
 
 
 @pytest.mark.parametrize("form", ["pickle", "torch"])
@@ -70,7 +70,7 @@ def test_weights_named_by_a_recipe_are_read_and_not_run(place: Place, tmp_path: 
         step = place.plan(features__scene=feature).step("extract_features")
         assert step is not None
         with nothing_springs(mark), pytest.raises(LongtakeError, match=r"damaged|holds no plain weights"):
-            step.job.carry_out()
+            step.execute()
 
 
 @pytest.mark.parametrize("form", ["pickle", "torch"])
@@ -161,4 +161,4 @@ def test_jars_are_chosen_by_the_machine_and_not_by_a_recipe(place: Place, tmp_pa
     step = place.plan(evaluation__spice=True).step("evaluate")
     assert step is not None
     with pytest.raises(LongtakeError, match="LONGTAKE_SPICE_JARS does not name the folder"):
-        step.job.carry_out()
+        step.execute()

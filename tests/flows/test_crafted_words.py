@@ -18,7 +18,7 @@ from storage.records import Problem
 from storage.text.caption_formats import RENDERERS, CaptionLine
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import Place, carried_out, recipe_on
+from tests.flows.toy_place import Place, executed, recipe_on
 
 CAPTIONS = [
     "<script>document.title='owned'</script> a ball",
@@ -155,10 +155,10 @@ def test_a_data_set_of_hostile_names_and_captions_runs_to_its_report(world: Path
     space = Workspace.open(tmp_path / "w")
     before = everything_below(tmp_path, space.root)
     plan = plan_pipeline(recipe_on(data, dataset__name="toy"), space)
-    assert carried_out(plan)[-1] == "report"
+    assert executed(plan)[-1] == "report"
     assert everything_below(tmp_path, space.root) == before, "nothing is written but in the workspace"
     report = plan.step("report")
     assert report is not None
-    page = (space.root / report.job.ref.uri / "report.html").read_text()
+    page = (space.root / report.ref.uri / "report.html").read_text()
     assert "<img src=x" not in page and "<script>document" not in page and 'onerror="doc' not in page
     assert "&lt;img src=x onerror" in page, "it is there, as text"

@@ -18,7 +18,7 @@ from storage.results import read_jsonl, read_scores
 from storage.workspace import Workspace
 from tests import ROOT
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import carried_out
+from tests.flows.toy_place import executed
 
 PAGE = (ROOT / "docs" / "papers.md").read_text()
 VARIANTS = sorted(name for name in shipped_recipes() if name.startswith("demo-"))
@@ -70,10 +70,10 @@ def test_a_variant_differs_from_the_demo_where_its_paper_does(name: str) -> None
 def test_a_variant_runs_to_its_scores_and_report(name: str, world: Path, shared: Workspace) -> None:
     plan = plan_pipeline(small(name, world), shared)
     first = not (shared.root / "artifacts" / "train_tagger").exists()
-    worked = carried_out(plan)
+    worked = executed(plan)
     assert worked[-3:] == ["caption", "evaluate", "report"]
     assert ("train_tagger" in worked) == first, "the tagger is trained once for all of them"
-    folders = {step.label: step.job.context().folder for step in plan.steps}
+    folders = {step.label: step.folder for step in plan.steps}
     assert len(read_jsonl(folders["caption"] / "captions.jsonl")) == 4
     assert read_scores(folders["evaluate"])["corpus"]["CIDEr"] >= 0
     curve = read_jsonl(folders["seed"] / "curves.jsonl")

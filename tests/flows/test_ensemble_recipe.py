@@ -14,9 +14,9 @@ from storage.errors import UsageError
 from storage.results import read_captions, read_scores
 from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
-from tasks.seed import load_captioner
+from tasks.training.loading import load_captioner
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import LABELS, TOY, Place, carried_out
+from tests.flows.toy_place import LABELS, TOY, Place, executed
 
 TWO: dict[str, Any] = {"ensemble": {"seeds": [0, 7]}}
 BOOSTING: dict[str, Any] = {"boosting": {"epochs": 1, "videos": 5, "samples": 2}}
@@ -25,14 +25,13 @@ BOOSTING: dict[str, Any] = {"boosting": {"epochs": 1, "videos": 5, "samples": 2}
 def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:
     plan = place.plan(**TWO)
     assert plan.keys["seed[0]"] == place.plan().keys["seed"], "a seed that was trained before is not trained again"
-    assert carried_out(plan) == ["seed[7]", *LABELS[-3:]]
-    folders = {step.label: step.job.context().folder for step in plan.steps}
+    assert executed(plan) == ["seed[7]", *LABELS[-3:]]
+    folders = {step.label: step.folder for step in plan.steps}
     references = References(folders["prepare_text"])
     vocabulary = references.vocabulary
     access = FeatureAccess.open(place.workspace, folders["extract_features"], ("scene",))
     nets = [
-        load_captioner(folders[label] / "captioner.safetensors", access, vocabulary.key, len(vocabulary))
-        for label in ("seed[0]", "seed[7]")
+        load_captioner(folders[label] / "captioner.safetensors", access, vocabulary) for label in ("seed[0]", "seed[7]")
     ]
     said = {row.video_id: row for row in read_captions(folders["caption"])}
     features, masks = access.read(list(said))
@@ -49,10 +48,10 @@ def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:
 
 def test_own_files_are_captioned_by_all_and_the_report_is_found(place: Place, longtake: Longtake) -> None:
     plan = place.plan(**TWO)
-    carried_out(plan)
+    executed(plan)
     used = plan.step("caption")
     assert used is not None
-    row = read_captions(used.job.context().folder)[0]
+    row = read_captions(used.folder)[0]
     answer = longtake("caption", place.data / "videos" / f"{row.video_id}.mp4", "-w", place.workspace.root, "--json")
     (found,) = answer.json["captions"]
     assert (found["caption"], found["log_prob"]) == (row.caption, row.log_prob)
@@ -66,7 +65,7 @@ def test_each_is_boosted_from_its_own_seeding(place: Place) -> None:
     keys = plan.keys
     for n in (0, 7):
         step = plan.step(f"boost[{n}]")
-        assert step is not None and step.job.inputs["seeded"].key == keys[f"seed[{n}]"][1]
+        assert step is not None and step.inputs["seeded"].key == keys[f"seed[{n}]"][1]
     assert keys["boost[0]"] == place.plan(**BOOSTING).keys["boost"]
     assert [step.label for step in place.plan(until="seed", **TWO, **BOOSTING).steps][-1] == "seed[7]"
     assert [step.label for step in place.plan(until="boost", **TWO, **BOOSTING).steps][-1] == "boost[7]"

@@ -10,7 +10,7 @@ from flows.plan import Plan
 from flows.recipe import check_recipe, load_recipe
 from storage.errors import UsageError
 from storage.results import read_jsonl
-from tests.flows.toy_place import TOY, Place, carried_out
+from tests.flows.toy_place import TOY, Place, executed
 
 TABLES: dict[str, Any] = {
     "embedding": {"net": {"features": ["scene"], "size": 8, "embedding": 8}, "training": {"epochs": 1, "videos": 5}},
@@ -22,7 +22,7 @@ BOOSTING = {"epochs": 1, "videos": 5, "samples": 2}
 def inputs_of_boosting(plan: Plan) -> set[str]:
     step = plan.step("boost")
     assert step is not None
-    return set(step.job.inputs)
+    return set(step.inputs)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_only_a_boosting_with_it_depends_on_its_tables(place: Place) -> None:
 def test_a_run_with_it_ends_in_captions(place: Place) -> None:
     rewards = {"global_reward": {}, "word_rewards": {"kind": "local"}, "baseline": {"kind": "second_sample"}}
     plan = place.plan(**TABLES, boosting=BOOSTING | rewards)
-    assert carried_out(plan) == ["find_neighbours", "train_embedding", "boost", *("caption", "evaluate", "report")]
+    assert executed(plan) == ["find_neighbours", "train_embedding", "boost", *("caption", "evaluate", "report")]
     step = plan.step("boost")
-    assert step is not None and read_jsonl(step.job.context().folder / "curves.jsonl")[1]["reward"] < 0
+    assert step is not None and read_jsonl(step.folder / "curves.jsonl")[1]["reward"] < 0
     assert not place.plan(**TABLES, boosting=BOOSTING | rewards).to_do

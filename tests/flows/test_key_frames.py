@@ -18,7 +18,7 @@ from storage.results import read_captions, read_jsonl
 from storage.runs import RunRecord
 from tasks.framework.feature_access import FeatureAccess
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import LABELS, TOY, Place, carried_out
+from tests.flows.toy_place import LABELS, TOY, Place, executed
 
 VRE: dict[str, Any] = {
     "captioner": {"kind": "vre", "temporal": "scene", "hidden": 8},
@@ -29,13 +29,13 @@ PHASES = ["seed", "find_key_frames", "seed[key_frames]"]
 
 def test_a_run_seeds_finds_key_frames_and_seeds_again(place: Place) -> None:
     plan = place.plan(**VRE, key_frames={"epochs": 3})
-    assert carried_out(plan) == [*PHASES, *LABELS[-3:]]
-    folders = {step.label: step.job.context().folder for step in plan.steps}
+    assert executed(plan) == [*PHASES, *LABELS[-3:]]
+    folders = {step.label: step.folder for step in plan.steps}
     first, again = (read_jsonl(folders[label] / "curves.jsonl") for label in (PHASES[0], PHASES[2]))
     assert ["step2" in point for point in first] == [False, True]
     assert ["step2" in point for point in again] == [True] * 3 and "refocus" not in again[-1]
     used = plan.step("caption")
-    assert used is not None and used.job.inputs["captioner"].uri.endswith(folders[PHASES[2]].name)
+    assert used is not None and used.inputs["captioners"][0].uri.endswith(folders[PHASES[2]].name)
     assert (
         Checkpoint.load(folders[PHASES[2]] / "captioner.safetensors").values["captioner"]["key_frames"] == "key_frames"
     )
@@ -46,10 +46,10 @@ def test_a_run_seeds_finds_key_frames_and_seeds_again(place: Place) -> None:
 
 def test_own_files_get_key_frames_too_and_the_report_is_found(place: Place, longtake: Longtake) -> None:
     plan = place.plan(**VRE, key_frames={})
-    carried_out(plan)
+    executed(plan)
     used = plan.step("caption")
     assert used is not None
-    expected = {row.video_id: row for row in read_captions(used.job.context().folder)}
+    expected = {row.video_id: row for row in read_captions(used.folder)}
     answer = longtake("caption", place.data / "videos", "-w", place.workspace.root, "--json")
     found = {Path(row["file"]).stem: row for row in answer.json["captions"]}
     assert answer.code == 0 and expected and expected.keys() <= found.keys()
@@ -64,7 +64,7 @@ def test_the_first_seeding_is_the_one_without_the_section(place: Place) -> None:
     boosting = {"boosting": {"epochs": 1, "samples": 2}}
     keys = place.plan(**VRE, key_frames={}, **boosting)
     step = keys.step("boost")
-    assert step is not None and step.job.inputs["seeded"].key == whole["seed[key_frames]"][1]
+    assert step is not None and step.inputs["seeded"].key == whole["seed[key_frames]"][1]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_share_of_key_frames_inside_the_event_is_counted(place: Place) -> No
 def planned_run(place: Place) -> RunRecord:
     """A run with key frames, noted as runs are, of the recipe on a drawn world."""
     plan = place.plan(until="find_key_frames", **VRE, key_frames={})
-    carried_out(plan)
+    executed(plan)
     run = chosen_run(place.workspace, "toy")
     recipe = plan.recipe.model_dump(mode="json") | {"dataset": {"kind": "demo"}}
     return replace(run, recipe=recipe, data=str(place.data))

@@ -12,7 +12,7 @@ from models.zoo import CAPTIONERS
 from storage.datasets.demo import DemoOptions, draw_world
 from storage.results import read_captions, read_scores
 from storage.workspace import Workspace
-from tests.flows.toy_place import carried_out
+from tests.flows.toy_place import executed
 
 RECIPES = {
     "sa_lstm": "demo",
@@ -70,8 +70,8 @@ def test_it_learns_eight_clips_by_heart(kind: str, eight_clips: Path, shared: Wo
     size = "captioner.base" if kind == "recnet" else "captioner"
     plain = (f"{size}.hidden=64", f"{size}.dropout=0.0")
     plan = plan_pipeline(load_recipe(RECIPES[kind], [*SETTINGS, *plain], eight_clips), shared, until="evaluate")
-    carried_out(plan)
-    folders = {step.label: step.job.context().folder for step in plan.steps}
+    executed(plan)
+    folders = {step.label: step.folder for step in plan.steps}
     assert len(read_captions(folders["caption"])) == 8
     assert (
         read_scores(folders["evaluate"])["corpus"]["CIDEr"] > 5

@@ -18,7 +18,7 @@ from models.zoo import build_captioner
 from storage.results import read_scores
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import carried_out
+from tests.flows.toy_place import executed
 
 PAPERS = [name for name in shipped_recipes() if name.partition("-")[0] in ("glrg", "g2l", "vre", "recnet", "gld")]
 SIZES = {
@@ -286,6 +286,6 @@ def test_a_papers_recipe_runs_to_its_scores_with_small_nets(name: str, world: Pa
         settings.append("embedding.training={epochs: 1, videos: 5}")
     recipe = load_recipe(name, settings, world, "folder")
     plan = plan_pipeline(recipe, workspace)
-    assert carried_out(plan)[-1] == "report"
+    assert executed(plan)[-1] == "report"
     evaluation = plan.step("evaluate")
-    assert evaluation and read_scores(evaluation.job.context().folder)["corpus"]["CIDEr"] >= 0
+    assert evaluation and read_scores(evaluation.folder)["corpus"]["CIDEr"] >= 0

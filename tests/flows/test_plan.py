@@ -12,20 +12,22 @@ from flows.pipeline import STAGES, plan_pipeline
 from flows.status import feature_progress
 from storage.errors import UsageError
 from storage.workspace import Workspace
-from tests.flows.toy_place import AFTER_SEED, FRAMES, LABELS, Place, carried_out, noted, recipe_on
+from tests.flows.toy_place import AFTER_SEED, FRAMES, LABELS, Place, executed, noted, recipe_on
 
 
 def test_at_first_everything_is_missing(workspace: Workspace, world: Path) -> None:
     plan = plan_pipeline(recipe_on(world), workspace)
-    assert [(step.label, step.state, step.why) for step in plan.steps] == [(n, "missing", "never made") for n in LABELS]
+    assert [(step.label, step.state, step.reason) for step in plan.steps] == [
+        (n, "missing", "not computed yet") for n in LABELS
+    ]
     assert feature_progress(plan) == [{"feature": "scene", "fresh": 0, "wanted": 18}]
 
 
 def test_a_finished_pipeline_has_nothing_to_do(place: Place) -> None:
     plan = place.plan()
     assert [step.label for step in plan.steps] == LABELS
-    assert plan.to_do == [] and all(step.done and step.why == "" for step in plan.steps)
-    assert carried_out(plan) == []
+    assert plan.to_do == [] and all(step.completion and step.reason == "" for step in plan.steps)
+    assert executed(plan) == []
     assert feature_progress(plan) == [{"feature": "scene", "fresh": 18, "wanted": 18}]
 
 
@@ -73,7 +75,7 @@ def test_dependents_name_what_changed_before_them(place: Place) -> None:
 
 
 def test_carrying_out_a_change_does_exactly_what_was_predicted(place: Place) -> None:
-    assert carried_out(place.plan(decoding__width=3)) == AFTER_SEED[1:]
+    assert executed(place.plan(decoding__width=3)) == AFTER_SEED[1:]
     assert place.to_do(decoding__width=3) == {}
     assert place.to_do() == {}, "the earlier results are there still"
 
@@ -108,12 +110,12 @@ def test_until_a_stage_of_several_steps_ends_after_the_last_that_is_used(place: 
 def test_force_makes_a_stage_and_all_that_depends_on_it_again(place: Place) -> None:
     plan = place.plan(force=["seed"])
     assert {step.label: step.state for step in plan.to_do} == dict.fromkeys(AFTER_SEED, "forced")
-    whys = {step.label: step.why for step in plan.to_do}
-    assert whys["seed"] == "forced by --force" and whys["evaluate"] == "seed, caption made again"
+    whys = {step.label: step.reason for step in plan.to_do}
+    assert whys["seed"] == "forced by --force" and whys["evaluate"] == "seed, caption recomputed"
     assert [step.label for step in place.plan(force=["prepare_text"]).to_do] == ["prepare_text", *LABELS[3:]]
     assert [step.label for step in place.plan(force=["catalogue"]).to_do] == LABELS
     assert [step.label for step in place.plan(force=["evaluate"], until="evaluate").to_do] == ["evaluate"]
-    assert carried_out(place.plan(force=["evaluate"])) == ["evaluate", "report"]
+    assert executed(place.plan(force=["evaluate"])) == ["evaluate", "report"]
     assert place.to_do() == {}
 
 
@@ -145,4 +147,4 @@ def test_an_earlier_run_that_failed_does_not_hide_what_was_never_made(place: Pla
 
 def test_another_recipe_shares_results_and_calls_its_own_missing(place: Place) -> None:
     plan = place.plan(name="other")
-    assert [(step.label, step.state, step.why) for step in plan.to_do] == [("report", "missing", "never made")]
+    assert [(step.label, step.state, step.reason) for step in plan.to_do] == [("report", "missing", "not computed yet")]

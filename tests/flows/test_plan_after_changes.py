@@ -14,7 +14,7 @@ import pytest
 from flows.status import feature_progress
 from storage.errors import BadInput, StorageError
 from storage.features.importing import import_features
-from tests.flows.toy_place import AFTER_SEED, LABELS, TEST_VIDEOS, Place, carried_out
+from tests.flows.toy_place import AFTER_SEED, LABELS, TEST_VIDEOS, Place, executed
 
 
 def test_touching_a_clip_makes_nothing_stale(place: Place) -> None:
@@ -28,10 +28,10 @@ def test_replacing_a_test_clip_leaves_training_alone_and_extracts_that_one(place
     found = place.to_do()
     assert list(found) == TEST_VIDEOS
     assert found["catalogue"] == "1 video changed"
-    assert "catalogue (videos/test) changed" in found["caption"]
+    assert "catalogue (videos/test)" in found["caption"]
     assert feature_progress(place.plan()) == [{"feature": "scene", "fresh": 17, "wanted": 18}]
-    assert carried_out(place.plan()) == TEST_VIDEOS
-    done = place.plan().steps[4].done
+    assert executed(place.plan()) == TEST_VIDEOS
+    done = place.plan().steps[4].completion
     assert done is not None and done.summary["extracted"] == {"scene": 1}
 
 
@@ -84,7 +84,7 @@ def test_a_result_that_lost_a_file_is_stale_alone(place: Place, label: str, name
     (place.folder(label) / name).unlink()
     found = place.to_do()
     assert list(found) == [label] and "gone" in found[label]
-    assert carried_out(place.plan()) == [label]
+    assert executed(place.plan()) == [label]
     assert place.to_do() == {}
 
 
@@ -105,9 +105,9 @@ def test_a_feature_store_that_is_gone_makes_extraction_stale_alone(place: Place,
     found = place.to_do()
     assert list(found) == ["extract_features"] and "gone" in found["extract_features"]
     assert feature_progress(place.plan())[0]["fresh"] == 0
-    assert carried_out(place.plan()) == ["extract_features"]
+    assert executed(place.plan()) == ["extract_features"]
     assert place.to_do() == {}
-    done = place.plan().steps[4].done
+    done = place.plan().steps[4].completion
     assert done is not None and done.summary["extracted"] == ({} if what == "group" else {"scene": 18})
 
 
@@ -116,7 +116,7 @@ def test_imported_features_of_other_videos_do_no_harm(place: Place) -> None:
     import_features(place.workspace.feature_store("imported", "mine"), place.root / "mine.npz", name="mine")
     more: dict[str, Any] = {"features__mine": {"kind": "imported", "store": "mine"}}
     assert list(place.to_do(**more)) == ["extract_features", "report"]
-    assert carried_out(place.plan(**more)) == ["extract_features", "report"]
+    assert executed(place.plan(**more)) == ["extract_features", "report"]
     assert place.to_do(**more) == {}
     assert feature_progress(place.plan(**more))[1] == {"feature": "mine", "fresh": 0, "wanted": 18}
 
@@ -128,10 +128,10 @@ def test_data_that_moved_as_a_whole_makes_nothing_stale(place: Place, tmp_path: 
 
 def test_files_that_could_not_be_read_are_tried_again_when_asked(place: Place) -> None:
     place.clip("test").write_text("this is not a video")
-    carried_out(place.plan())
+    executed(place.plan())
     assert place.to_do() == {}
     plan = place.plan(runtime__retry_quarantined=True)
-    assert plan.steps[0].why == "1 files that could not be read are tried again"
+    assert plan.steps[0].reason == "1 files that could not be read are tried again"
     assert [step.state for step in plan.steps if step.label in TEST_VIDEOS] == ["forced"] * len(TEST_VIDEOS)
 
 

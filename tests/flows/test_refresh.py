@@ -15,7 +15,7 @@ from storage.catalogue import Changes
 from storage.errors import BadInput
 from storage.files.folder_fingerprint import folder_fingerprint
 from storage.runs import load_runs, save_run
-from tests.flows.toy_place import Place, carried_out, noted, recipe_on
+from tests.flows.toy_place import Place, executed, noted, recipe_on
 
 
 def news_of(place: Place):
@@ -50,8 +50,8 @@ def test_new_changed_and_removed_videos_are_counted_and_only_they_are_extracted(
     assert news.changes == news.since_training == Changes(added=3, removed=1, changed=1)
     assert str(news) == "Refresh toy: 3 videos added, 1 video removed, 1 video changed"
     assert news.plan.steps[-1].label == "extract_features", "no training in a refresh"
-    assert "seed" not in carried_out(news.plan)
-    done = news.plan.steps[-1].job.done()
+    assert "seed" not in executed(news.plan)
+    done = news.plan.steps[-1].find_completion()
     assert done is not None and done.summary["extracted"] == {"scene": 4} and done.ref.count == 18 + 3 - 1
     again = news_of(place)
     assert not again.any and again.since_training.videos == 5, "taken in, but not trained on yet"
@@ -61,7 +61,7 @@ def test_a_refresh_that_was_killed_before_it_told_tells_again(place: Place) -> N
     add_clip(place, "new", "val")
     news = news_of(place)
     for step in news.plan.steps:
-        step.job.carry_out()
+        step.execute()
     noted(news.plan, "running")  # killed when everything was made
     again = news_of(place)
     assert not again.plan.to_do and again.data_changed and again.changes == Changes(added=1)
@@ -70,10 +70,10 @@ def test_a_refresh_that_was_killed_before_it_told_tells_again(place: Place) -> N
 def test_changes_add_up_until_a_training_took_them_in(place: Place) -> None:
     for n in range(2):
         add_clip(place, f"new{n}", "train")
-        carried_out(news_of(place).plan)
+        executed(news_of(place).plan)
     add_clip(place, "last", "train")
     assert (news_of(place).changes.videos, news_of(place).since_training.videos) == (1, 3)
-    carried_out(place.plan())
+    executed(place.plan())
     assert news_of(place).since_training == Changes()
 
 
@@ -88,7 +88,7 @@ def test_the_event_tells_counts_and_the_new_key_and_no_more_than_json(place: Pla
     news = news_of(place)
     told = Refreshed(news, None, True).payload()
     assert json.loads(json.dumps(told)) == told
-    assert (told["added"], told["changed"], told["removed"], told["key"]) == (1, 0, 0, news.plan.steps[0].job.ref.key)
+    assert (told["added"], told["changed"], told["removed"], told["key"]) == (1, 0, 0, news.plan.steps[0].ref.key)
 
 
 def test_a_glance_sees_files_come_go_and_change(tmp_path: Path) -> None:

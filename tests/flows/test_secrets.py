@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageError, TransientError, UsageError
-from storage.features.object_store import Objects
+from storage.features.object_store import ObjectStore
 from tests.flows.test_end_to_end import TINY, command
 
 pytestmark = pytest.mark.xdist_group("longtake-command")
@@ -84,7 +84,7 @@ def test_a_store_that_refuses_a_key_is_not_asked_again(monkeypatch: pytest.Monke
             monkeypatch.setenv(f"AWS_{name}", value)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
         with pytest.raises(StorageError, match="cannot read or write") as refused:
-            Objects("s3://bucket/prefix").folders("x")
+            ObjectStore("s3://bucket/prefix").folders("x")
     assert not isinstance(refused.value, TransientError), "it has answered: trying again does not help"
     assert KEY not in str(refused.value)
 
@@ -92,7 +92,7 @@ def test_a_store_that_refuses_a_key_is_not_asked_again(monkeypatch: pytest.Monke
 def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path: Path) -> None:
     address = f"s3://{KEY_ID}:{WORD}@bucket/prefix"
     with pytest.raises(UsageError) as refused:
-        Objects(address)
+        ObjectStore(address)
     assert WORD not in str(refused.value) and "AWS_SECRET_ACCESS_KEY" in str(refused.value)
     done = subprocess.run(
         command("run", TINY, "--data", world, "-w", tmp_path / "w", "--set", f"runtime.feature_bucket={address}"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from flows.execute import new_record
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan
 from flows.recipe import Recipe, check_recipe
 from storage.catalogue import Catalogue
-from storage.runs import RunRecord, new_run_id, save_run
+from storage.runs import save_run
 from storage.workspace import Workspace
 
 TOY = Path(__file__).with_name("toy.yaml")
@@ -47,18 +49,14 @@ def recipe_on(data: Path, **changes: Any) -> Recipe:
 
 def noted(plan: Plan, state: str = "done") -> None:
     """Keep a record of the run, as a run does."""
-    extraction = plan.step("extract_features")
-    stores = tuple(source.store for source in extraction.job.prepared.values()) if extraction else ()
-    place = (plan.recipe.name, plan.recipe.dataset.name, str(plan.data))
-    recipe = plan.recipe.model_dump(mode="json")
-    save_run(plan.workspace, RunRecord(new_run_id(), *place, recipe, plan.keys, stores, "2024-01-01T00:00:00Z", state))
+    save_run(plan.workspace, replace(new_record(plan), started_at="2024-01-01T00:00:00Z", state=state))
 
 
-def carried_out(plan: Plan) -> list[str]:
-    """Do what the plan says; the labels of the steps that did work."""
-    worked = [step.label for step in plan.steps if step.job.carry_out(step.state == "forced")[1]]
+def executed(plan: Plan) -> list[str]:
+    """Do what the plan says; the labels of the steps that were computed."""
+    computed = [step.label for step in plan.steps if step.execute(step.state == "forced")[1]]
     noted(plan)
-    return worked
+    return computed
 
 
 class Place:
@@ -67,7 +65,7 @@ class Place:
     def __init__(self, root: Path):
         self.root, self.data = root, root / "data"
         self.workspace = Workspace.open(root / "workspace")
-        folder = self.plan().steps[0].job.context().folder
+        folder = self.plan().steps[0].folder
         self.records = Catalogue(folder, self.data).records
 
     def plan(self, force: Iterable[str] = (), until: str | None = None, **changes: Any) -> Plan:
@@ -77,7 +75,7 @@ class Place:
         """label -> why, of the steps that a run would make; all of them stale."""
         plan = self.plan(**changes)
         assert {step.state for step in plan.to_do} <= {"stale"}
-        return {step.label: step.why for step in plan.to_do}
+        return {step.label: step.reason for step in plan.to_do}
 
     def clip(self, split: str, n: int = 0) -> Path:
         sources = [record.source for record in self.records.values() if record.split == split]
@@ -86,4 +84,4 @@ class Place:
     def folder(self, label: str) -> Path:
         step = self.plan().step(label)
         assert step is not None
-        return step.job.context().folder
+        return step.folder

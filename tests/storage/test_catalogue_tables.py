@@ -15,19 +15,27 @@ from storage.catalogue import (
     ABSENT,
     Catalogue,
     Changes,
-    Inventory,
+    DatasetSnapshot,
     compare,
     problem_table,
-    take_inventory,
+    snapshot_dataset,
     write_catalogue,
 )
 from storage.datasets import FolderOptions, read_dataset
 from storage.errors import StorageError
 from storage.files.atomic import write_parquet
-from storage.files.file_cache import FileCache, Probed
+from storage.files.file_cache import CachedProbe, FileCache
 from storage.records import SPLITS, Problem, VideoRecord
 
-FACTS = {"frames": 36, "fps": 12.0, "duration": 3.0, "width": 48, "height": 48, "codec": "h264", "has_audio": True}
+PROBE_FIELDS = {
+    "frames": 36,
+    "fps": 12.0,
+    "duration": 3.0,
+    "width": 48,
+    "height": 48,
+    "codec": "h264",
+    "has_audio": True,
+}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -52,12 +60,12 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def inventory(root: Path, found: list[dict[str, Any]] | None = None) -> Inventory:
+def inventory(root: Path, found: list[dict[str, Any]] | None = None) -> DatasetSnapshot:
     (root / "captions.jsonl").write_text("\n".join(json.dumps(row) for row in found or rows()))
-    return take_inventory(read_dataset(FolderOptions(), root), FileCache(root.parent / "ledger.sqlite"))
+    return snapshot_dataset(read_dataset(FolderOptions(), root), FileCache(root.parent / "ledger.sqlite"))
 
 
-def changed(before: Inventory, after: Inventory) -> set[str]:
+def changed(before: DatasetSnapshot, after: DatasetSnapshot) -> set[str]:
     return {name for name in before.parts if before.parts[name] != after.parts[name]}
 
 
@@ -120,7 +128,7 @@ def test_a_copied_file_has_the_same_key_and_a_missing_one_is_absent(root: Path) 
 def test_a_problem_is_part_of_the_key(root: Path) -> None:
     before = inventory(root)
     problems = (*before.dataset.problems, Problem("x", "malformed", "no caption"))
-    assert Inventory(replace(before.dataset, problems=problems), before.contents).key != before.key
+    assert DatasetSnapshot(replace(before.dataset, problems=problems), before.contents).key != before.key
 
 
 def test_additions_and_removals_are_counted(root: Path) -> None:
@@ -142,7 +150,7 @@ def test_other_captions_are_counted_apart_from_other_videos(root: Path) -> None:
     assert changes == Changes(recaptioned=1) and str(changes) == "1 video recaptioned" and changes.videos == 1
 
 
-def _table(root: Path, found: Inventory) -> Catalogue:
+def _table(root: Path, found: DatasetSnapshot) -> Catalogue:
     write_catalogue(root.parent / "tables", found, {})
     return Catalogue(root.parent / "tables", root)
 
@@ -150,8 +158,11 @@ def _table(root: Path, found: Inventory) -> Catalogue:
 def test_tables_tell_the_usable_the_broken_the_absent_and_the_damaged(root: Path, tmp_path: Path) -> None:
     (root / "val1.mp4").unlink()
     found = inventory(root)
-    probes = {key: Probed({**FACTS, "damaged": source == "test1.mp4"}, None) for source, key in found.contents.items()}
-    probes[found.contents["val2.mp4"]] = Probed(None, None, "truncated", "it ends early")
+    probes = {
+        key: CachedProbe({**PROBE_FIELDS, "damaged": source == "test1.mp4"}, None)
+        for source, key in found.contents.items()
+    }
+    probes[found.contents["val2.mp4"]] = CachedProbe(None, None, "truncated", "it ends early")
     del probes[found.contents["test2.mp4"]]
     counts = write_catalogue(tmp_path / "tables", found, probes)
     assert counts == {"usable": 5, "quarantined": 2, "absent": 1, "damaged": 1, "captions": 14}

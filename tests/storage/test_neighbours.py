@@ -14,7 +14,7 @@ from storage.errors import MissingFeatures, StorageError
 from storage.files.atomic import write_parquet
 from storage.neighbours import (
     NearDuplicates,
-    NeighbourFacts,
+    NeighbourMetadata,
     Neighbours,
     block_path,
     near_duplicate_rows,
@@ -22,7 +22,7 @@ from storage.neighbours import (
     read_block,
 )
 
-FACTS = NeighbourFacts("scene", "net-1", "euclidean", 2, 4, "abc")
+PROBE_FIELDS = NeighbourMetadata("scene", "net-1", "euclidean", 2, 4, "abc")
 ITEMS = ["a", "b", "c", "d"]
 NUMBERS = np.array([[1, 2], [0, 2], [3, 1], [2, 1]])
 DISTANCES = np.array([[0.5, 2.0], [0.5, 1.0], [0.25, 1.0], [0.25, 3.0]])
@@ -30,15 +30,15 @@ DISTANCES = np.array([[0.5, 2.0], [0.5, 1.0], [0.25, 1.0], [0.25, 3.0]])
 
 def write(folder: Path) -> Neighbours:
     """Four training videos and one test video."""
-    train = neighbour_table(ITEMS, "train", ITEMS, NUMBERS, DISTANCES, FACTS)
-    test = neighbour_table(["t"], "test", ITEMS, np.array([[3, 0]]), np.array([[0.0, 0.125]]), FACTS)
+    train = neighbour_table(ITEMS, "train", ITEMS, NUMBERS, DISTANCES, PROBE_FIELDS)
+    test = neighbour_table(["t"], "test", ITEMS, np.array([[3, 0]]), np.array([[0.0, 0.125]]), PROBE_FIELDS)
     write_parquet(folder / "neighbours.parquet", pa.concat_tables([train, test]))
     return Neighbours.open(folder)
 
 
 def test_every_video_has_its_neighbours_nearest_first_and_the_table_says_what_was_compared(tmp_path: Path) -> None:
     table = write(tmp_path)
-    assert len(table) == 5 and table.facts == FACTS
+    assert len(table) == 5 and table.metadata == PROBE_FIELDS
     assert table.of("c") == [("d", 0.25), ("b", 1.0)]
     assert table.of("t") == [("d", 0.0), ("a", 0.125)]
     assert table.ids("train") == ITEMS and table.ids("test") == ["t"] and table.ids("val") == []
@@ -63,14 +63,18 @@ def test_tables_that_are_gone_damaged_or_of_unknown_origin_are_refused(tmp_path:
 def test_a_block_is_taken_only_if_it_is_whole_and_of_the_same_data(tmp_path: Path) -> None:
     path = block_path(tmp_path, "train", 0, 4)
     assert path.name == "rows-train-00000000-00000004.parquet"
-    assert read_block(path, FACTS) is None, "there is none"
-    write_parquet(path, neighbour_table(ITEMS, "train", ITEMS, NUMBERS, DISTANCES, FACTS))
-    block = read_block(path, FACTS)
+    assert read_block(path, PROBE_FIELDS) is None, "there is none"
+    write_parquet(path, neighbour_table(ITEMS, "train", ITEMS, NUMBERS, DISTANCES, PROBE_FIELDS))
+    block = read_block(path, PROBE_FIELDS)
     assert block is not None and block["video_id"].to_pylist() == ITEMS
-    for other in (replace(FACTS, contents="other"), replace(FACTS, k=3), replace(FACTS, metric="cosine")):
+    for other in (
+        replace(PROBE_FIELDS, contents="other"),
+        replace(PROBE_FIELDS, k=3),
+        replace(PROBE_FIELDS, metric="cosine"),
+    ):
         assert read_block(path, other) is None
     path.write_bytes(path.read_bytes()[:-9])
-    assert read_block(path, FACTS) is None, "half of it"
+    assert read_block(path, PROBE_FIELDS) is None, "half of it"
 
 
 def test_twins_come_closest_first_and_each_pair_once(tmp_path: Path) -> None:
@@ -99,7 +103,7 @@ def test_twins_of_another_split_are_its_videos_and_their_training_videos(tmp_pat
 def test_a_lonely_video_has_no_neighbours_and_no_twin(tmp_path: Path) -> None:
     empty = np.empty((1, 0))
     write_parquet(
-        tmp_path / "neighbours.parquet", neighbour_table(["a"], "train", ["a"], empty.astype(int), empty, FACTS)
+        tmp_path / "neighbours.parquet", neighbour_table(["a"], "train", ["a"], empty.astype(int), empty, PROBE_FIELDS)
     )
     table = Neighbours.open(tmp_path)
     assert table.of("a") == [] and near_duplicate_rows(table, {}) == []

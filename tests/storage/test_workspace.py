@@ -175,14 +175,6 @@ def test_a_discarded_result_is_gone_and_discarding_twice_is_fine(workspace: Work
     assert workspace.done("seed", KEY) is None and not workspace.folder("seed", KEY).exists()
 
 
-def test_finished_results_are_listed_newest_first(workspace: Workspace) -> None:
-    assert workspace.all_done("seed") == []
-    for key, day in (("b", 2), ("a", 1), ("c", 3)):
-        finished(workspace, f"2024-01-0{day}T00:00:00Z", key)
-    workspace.folder("seed", "unfinished").mkdir()
-    assert [done.ref.key for done in workspace.all_done("seed")] == ["c", "b", "a"]
-
-
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", "a\n", "-rf", " a", "a b", "é", "x" * 200])
 def test_names_that_could_leave_the_workspace_are_refused(workspace: Workspace, name: str) -> None:
     for use in (

@@ -38,8 +38,8 @@ from tasks.framework.stage import StageRun
 from tasks.prepare_text import prepare_text
 from tasks.seed import SeedingOptions, SeedOptions
 from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, train_embedding
-from tasks.training import trainer as training_run
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 FILES = ("captioner.safetensors", "curves.jsonl")
 BOOST = BoostOptions(
@@ -54,8 +54,8 @@ EMBEDDING = EmbeddingOptions(
 
 def boosted(toy: ToyRun, options: BoostOptions = BOOST, seeding: SeedOptions = SEED) -> StageRun:
     text, features = toy.text().ref, toy.features().ref
-    inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
-    inputs |= {"text_train": text.part("train"), "text_val": text.part("val")}
+    inputs = {"features": features.part("scene/train", "scene/val")}
+    inputs |= {"text": text.part("train", "val")}
     return toy.alone(boost, options, toy.data, seeded=toy.seeded(seeding).ref, **inputs)
 
 
@@ -64,14 +64,14 @@ def changed(**values: Any) -> BoostOptions:
 
 
 def summary(job: StageRun) -> dict[str, Any]:
-    return json.loads((job.context().folder / "done.json").read_text())["summary"]
+    return json.loads((job.folder / "done.json").read_text())["summary"]
 
 
 def test_the_reward_rises_and_the_curves_tell_of_it(toy: ToyRun) -> None:
     how = {"epochs": 15, "samples": 10, "learning_rate": 1e-2, "clip": 5.0, "patience": 15}
     # ROUGE-L, because a captioner seeded for three epochs says hardly two words in the right order
     job = boosted(toy, changed(**how, reward={"cider_d": 0.0, "rouge_l": 1.0}))
-    start, *curve = read_jsonl(job.context().folder / "curves.jsonl")
+    start, *curve = read_jsonl(job.folder / "curves.jsonl")
     assert [point["epoch"] for point in curve] == list(range(1, 16))
     assert np.mean([point["reward"] for point in curve[-3:]]) > 1.25 * curve[0]["reward"] > 0
     figures = {
@@ -87,7 +87,7 @@ def test_the_reward_rises_and_the_curves_tell_of_it(toy: ToyRun) -> None:
     }
     assert all(figures <= point.keys() for point in curve)
     assert summary(job)["val_cider"] == max(point["val_cider"] for point in [start, *curve])
-    assert not (job.context().folder / "last.safetensors").exists()
+    assert not (job.folder / "last.safetensors").exists()
 
 
 @pytest.mark.parametrize("loss", ["xe", "dxe"])
@@ -103,35 +103,22 @@ def test_it_begins_with_the_seeded_captioner_and_keeps_it_where_nothing_is_bette
     found = summary(job)
     assert found["start_cider"] == found["val_cider"] == summary(seeded)["val_cider"]
     assert found["best_epoch"] == 0 and found["epochs"] == 2, "two epochs were worse: patience is at its end"
-    before, after = (Checkpoint.load(each.context().folder / FILES[0]) for each in (seeded, job))
+    before, after = (Checkpoint.load(each.folder / FILES[0]) for each in (seeded, job))
     assert before.tensors.keys() == after.tensors.keys()
     assert all(np.array_equal(before.tensors[name], after.tensors[name]) for name in before.tensors)
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 8])
-def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_a_boosting_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     options = changed(baseline={"kind": "scst"}, xe=0.3)
     job = boosted(toy, options)
-    whole = [(job.context().folder / name).read_bytes() for name in FILES]
-    real = training_run.train
-
-    def stops(*args: Any, **kwargs: Any) -> Any:
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.step == stop_at:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    monkeypatch.setattr(training_run, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
-        job.carry_out(force=True)
-    assert job.done() is None
-    torch.manual_seed(stop_at)  # another process would not know this one's chances
-    monkeypatch.setattr(training_run, "train", real)
-    job.carry_out()
-    assert [(job.context().folder / name).read_bytes() for name in FILES] == whole
+    whole = [(job.folder / name).read_bytes() for name in FILES]
+    with interrupted_at(stop_at):
+        job.execute(force=True)
+    assert job.find_completion() is None
+    torch.manual_seed(stop_at)  # another process would have another random state
+    job.execute()
+    assert [(job.folder / name).read_bytes() for name in FILES] == whole
 
 
 BASELINES: list[BaselineOptions] = [
@@ -149,7 +136,7 @@ def test_every_baseline_runs_with_rewards_of_captions_and_of_words(toy: ToyRun) 
     for baseline in BASELINES:
         for word_rewards in (None, LocalOptions(phrase_threshold=1.0, word_threshold=0.1)):
             job = boosted(toy, changed(epochs=1, baseline=baseline.model_dump(), word_rewards=word_rewards))
-            point = read_jsonl(job.context().folder / "curves.jsonl")[1]
+            point = read_jsonl(job.folder / "curves.jsonl")[1]
             assert all(np.isfinite(value) for name, value in point.items() if name != "warning")
             assert (point["baseline"] == 0) == (baseline.kind == "none")
             weights.add(point["policy"])
@@ -159,8 +146,8 @@ def test_every_baseline_runs_with_rewards_of_captions_and_of_words(toy: ToyRun) 
 def boosted_globally(toy: ToyRun, options: BoostOptions, **left_out: None) -> StageRun:
     """With the tables that the global reward compares by; `embedding=None` leaves one out."""
     text, features = toy.text().ref, toy.features().ref
-    read = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
-    texts = {"text_train": text.part("train"), "text_val": text.part("val")}
+    read = {"features": features.part("scene/train", "scene/val")}
+    texts = {"text": text.part("train", "val")}
     videos = toy.catalogue().ref.part("videos/train")
     near = toy.alone(find_neighbours, NeighbourOptions(feature="scene", k=1), toy.data, videos=videos, **read)
     tables = {"embedding": toy.alone(train_embedding, EMBEDDING, toy.data, **read, **texts).ref, "neighbours": near.ref}
@@ -177,7 +164,7 @@ def test_the_global_reward_is_added_to_captions_and_to_words(toy: ToyRun, kind: 
     for word_rewards in (None, words):
         for reward in (None, GlobalOptions(), GlobalOptions(neighbour=0.0), GlobalOptions(batch=0.0)):
             job = boosted_globally(toy, changed(**how, word_rewards=word_rewards, global_reward=reward))
-            found[word_rewards is None, reward] = read_jsonl(job.context().folder / "curves.jsonl")[1]
+            found[word_rewards is None, reward] = read_jsonl(job.folder / "curves.jsonl")[1]
     for sentence in (True, False):
         none, both, batch, near = (point["reward"] for (s, _), point in found.items() if s == sentence)
         assert both < batch < none and both < near < none, "R_H and R_B are at most 0"
@@ -190,7 +177,7 @@ def test_the_global_reward_is_added_to_captions_and_to_words(toy: ToyRun, kind: 
 def test_other_weights_of_scores_go_with_the_global_reward(toy: ToyRun) -> None:
     mixture = {"cider_d": 0.5, "rouge_l": 1.0}
     job = boosted_globally(toy, changed(epochs=1, reward=mixture, global_reward={}))
-    assert np.isfinite(read_jsonl(job.context().folder / "curves.jsonl")[1]["reward"])
+    assert np.isfinite(read_jsonl(job.folder / "curves.jsonl")[1]["reward"])
 
 
 def test_a_global_reward_without_its_tables_is_refused(toy: ToyRun) -> None:
@@ -199,24 +186,24 @@ def test_a_global_reward_without_its_tables_is_refused(toy: ToyRun) -> None:
     with pytest.raises(UsageError, match="sections 'embedding' and 'neighbours'"):
         boosted_globally(toy, changed(global_reward={}), neighbours=None)
     job = boosted_globally(toy, changed(epochs=1, global_reward={"neighbour": 0}), neighbours=None)
-    assert job.done() is not None
+    assert job.find_completion() is not None
 
 
 def test_true_captions_and_reconstruction_can_be_kept_on(toy: ToyRun) -> None:
     net = RecNetOptions(base=CAPTIONER, attention=8)
     seeding = SEED.model_copy(update={"captioner": net, "seeding": SeedingOptions(epochs=1, videos=4, captions=2)})
     job = boosted(toy, changed(epochs=1, xe=0.5, reconstruction=0.1), seeding)
-    point = read_jsonl(job.context().folder / "curves.jsonl")[1]
+    point = read_jsonl(job.folder / "curves.jsonl")[1]
     assert point["total"] == pytest.approx(point["policy"] + 0.5 * point["xe"] + 0.1 * point["rebuild"], abs=1e-5)
 
 
 def test_b1_compares_with_the_scores_of_the_true_captions(toy: ToyRun) -> None:
-    references = References(toy.text().context().folder)
+    references = References(toy.text().folder)
     mixture = ConsensusOptions(cider_d=1.0, rouge_l=2.0)
     how = BoostingOptions(baseline=TruthBaseline(), reward=mixture)
     policy = policy_gradient(references, how, 8)
     assert policy.truth is not None and len(policy.truth) == len(policy.numbers) == 10
-    captions = {id: [numbers[1:] for numbers in rows] for id, rows in references.numbers("train").items()}
+    captions = {id: [numbers[1:] for numbers in rows] for id, rows in references.token_ids("train").items()}
     # Every caption against all of its video's, itself among them, cannot be less than against the others alone.
     width = max(len(words) for rows in captions.values() for words in rows)
     for id, number in policy.numbers.items():
@@ -233,7 +220,7 @@ def test_a_collapse_is_told_in_the_log_the_curves_and_the_summary(
     )  # as good as greedy: all samples of a video are the same
     found = summary(job)
     assert "first in 1" in found["warning"] and "compared with" in found["warning"]
-    assert all("warning" in point for point in read_jsonl(job.context().folder / "curves.jsonl")[1:])
+    assert all("warning" in point for point in read_jsonl(job.folder / "curves.jsonl")[1:])
     assert "boosting collapses in epoch 1" in capsys.readouterr().err.replace("\n", " ")
     assert "warning" not in summary(boosted(toy))
 
@@ -247,25 +234,25 @@ def test_a_reward_that_is_not_finite_stops_with_the_videos(toy: ToyRun, monkeypa
 
 def test_boosted_captioners_are_taken_where_seeded_ones_are(toy: ToyRun) -> None:
     inputs = {"text": toy.text().ref.part("train"), "videos": toy.catalogue().ref.part("videos/test")}
-    inputs |= {"features": toy.features().ref.part("scene/test"), "captioner": boosted(toy).ref}
+    inputs |= {"features": toy.features().ref.part("scene/test"), "captioners": (boosted(toy).ref,)}
     job = toy.alone(caption, CaptionOptions(search={"width": 2, "max_length": 8}), toy.data, **inputs)
-    assert job.done() is not None
+    assert job.find_completion() is not None
 
 
 def test_texts_of_another_vocabulary_are_refused(toy: ToyRun) -> None:
     other = toy.alone(prepare_text, TextOptions(min_count=2), toy.data, captions=toy.catalogue().ref.part("captions"))
     features = toy.features().ref.part("scene/train")
-    texts = {"text_train": other.ref.part("train"), "text_val": other.ref.part("val")}
+    texts = {"text": other.ref.part("train", "val")}
     with pytest.raises(Mismatch, match="vocabulary"):
         toy.alone(boost, BOOST, toy.data, seeded=toy.seeded().ref, features=features, **texts)
 
 
 def test_tables_made_for_another_vocabulary_are_refused(toy: ToyRun, tmp_path: Path) -> None:
     other = toy.alone(prepare_text, TextOptions(min_count=2), toy.data, captions=toy.catalogue().ref.part("captions"))
-    for file in toy.text().context().folder.iterdir():
+    for file in toy.text().folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     name = "references-train.parquet"
-    (tmp_path / name).write_bytes((other.context().folder / name).read_bytes())
+    (tmp_path / name).write_bytes((other.folder / name).read_bytes())
     with pytest.raises(Mismatch, match="its numbers mean other words"):
         policy_gradient(References(tmp_path), BOOST.boosting, 8)
 

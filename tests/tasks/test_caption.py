@@ -9,7 +9,7 @@ from tests.tasks.toy_run import ToyRun
 
 
 def test_every_test_video_gets_one_caption_of_known_words(toy: ToyRun) -> None:
-    rows = read_captions(toy.captions().context().folder)
+    rows = read_captions(toy.captions().folder)
     assert len(rows) == 4 and len({row.video_id for row in rows}) == 4
     for row in rows:
         assert "<" not in row.caption and row.log_prob < 0

@@ -23,7 +23,7 @@ def folder(world: Path, tmp_path: Path) -> Path:
 
 def read(alone, options, root: Path) -> Catalogue:
     job = alone(catalogue, options, root)
-    return Catalogue(job.context().folder, root)
+    return Catalogue(job.folder, root)
 
 
 def test_every_clip_of_the_world_is_usable_and_in_its_split(alone, world: Path) -> None:
@@ -67,7 +67,7 @@ def test_touching_a_file_keeps_the_key_and_replacing_it_changes_the_key(alone, f
 
 def test_a_changed_test_video_leaves_the_training_parts_alone(alone, folder: Path) -> None:
     before = alone(catalogue, TINY_WORLD, folder)
-    records = Catalogue(before.context().folder, folder).records
+    records = Catalogue(before.folder, folder).records
     test_clip = next(folder / record.source for record in records.values() if record.split == "test")
     other = next(clip for clip in sorted((folder / "videos").glob("*.mp4")) if clip != test_clip)
     shutil.copy(other, test_clip)

@@ -14,9 +14,10 @@ import pytest
 from storage.features.store import FeatureStore
 from storage.media.frame_stream import DecodeJob, Event, stream_frames
 from tasks import extract_features as module
-from tasks.extract_features import ExtractOptions, read_rows
+from tasks.extract_features import ExtractOptions
 from tasks.extraction import engine, shards
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
+from tasks.framework.feature_access import read_rows
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageRun
 from tests.tasks.toy_run import SAMPLING, ToyRun
@@ -26,7 +27,7 @@ from tests.tasks.toy_run import SAMPLING, ToyRun
 def fixed(toy: ToyRun) -> ExtractOptions:
     """Features whose weights do not depend on the data: a tagger kept as a file."""
     path = toy.data.parent / f"tagger-{os.getpid()}.safetensors"
-    shutil.copy(toy.tagger().context().folder / "tagger.safetensors", path)
+    shutil.copy(toy.tagger().folder / "tagger.safetensors", path)
     feature = TaggerFeature(sampling="clips", weights=str(path))
     return ExtractOptions(dataset="demo", features={"scene": feature}, sampling={"clips": SAMPLING})
 
@@ -64,7 +65,7 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
     assert extracted(mine.features(fixed)) == 1, "touched: still the extraction of before"
     clips[3].unlink()
     job = mine.features(fixed)
-    assert extracted(job) == 0 and len(read_rows(job.context().folder)["scene"]) == 17, "removed"
+    assert extracted(job) == 0 and len(read_rows(job.folder)["scene"]) == 17, "removed"
     count = store_of(job).count
     shutil.copy(toy.data / "videos" / clips[3].name, clips[3])
     assert store_of(mine.features(fixed)).count == count == 19, "brought back: its row was never lost"
@@ -73,7 +74,7 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
 def look_and_note(job: DecodeJob) -> Iterator[Event]:
     """What a decoder does, with a note of each video it was given and the looks wanted of it."""
     with (job.path.parent / "notes.txt").open("a") as notes:
-        notes.write(f"{job.path.name} {len(job.looks)}\n")
+        notes.write(f"{job.path.name} {len(job.requests)}\n")
     yield from stream_frames(job)
 
 
@@ -112,7 +113,7 @@ def test_two_nets_decode_a_video_once_and_a_second_run_extracts_only_the_new_fea
 
 
 def features_json(job: StageRun) -> bytes:
-    return (job.context().folder / "features.json").read_bytes()
+    return (job.folder / "features.json").read_bytes()
 
 
 def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
@@ -121,30 +122,30 @@ def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
     before = toy.features()
     shutil.rmtree(store_of(before).path)
     in_processes = before.runtime.model_copy(update={"decoders": 1})
-    job = module.extract_features.job(before.workspace, before.data, in_processes, before.options, before.inputs)
+    job = module.extract_features.bind(before.workspace, before.data, in_processes, before.options, before.inputs)
     monkeypatch.setattr(engine, "stream_frames", look_badly)
-    job.carry_out()
-    rows = read_rows(job.context().folder)["scene"]
+    job.execute()
+    rows = read_rows(job.folder)["scene"]
     assert len(rows) == extracted(job) == 17
     (problem,) = gather_problems(job.workspace, [job.ref])
     assert problem.kind == "crashed" and problem.item not in rows and "SIGSEGV" in problem.reason
     monkeypatch.setattr(engine, "stream_frames", stream_frames)
-    job.carry_out(force=True)
+    job.execute(force=True)
     assert extracted(job) == 0, "known to fail: left alone"
     retrying = job.runtime.model_copy(update={"retry_quarantined": True})
-    again = module.extract_features.job(job.workspace, job.data, retrying, job.options, job.inputs)
-    assert module.extract_features.again is not None and "1 quarantined" in module.extract_features.again(
+    again = module.extract_features.bind(job.workspace, job.data, retrying, job.options, job.inputs)
+    assert module.extract_features.rerun_reason is not None and "1 quarantined" in module.extract_features.rerun_reason(
         again.context()
     )
-    again.carry_out(force=True)
-    assert len(read_rows(job.context().folder)["scene"]) == 18
+    again.execute(force=True)
+    assert len(read_rows(job.folder)["scene"]) == 18
 
 
 def test_rows_do_not_depend_on_what_was_extracted_before(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     job = toy.features()
     whole = store_of(job).digest()
     shutil.rmtree(store_of(job).path)
-    assert job.done() is None, "the done-marker alone is not believed when the rows are gone"
+    assert job.find_completion() is None, "the done-marker alone is not believed when the rows are gone"
     real = engine.extract
 
     def stops(features, videos, runtime):
@@ -156,9 +157,9 @@ def test_rows_do_not_depend_on_what_was_extracted_before(toy: ToyRun, monkeypatc
 
     monkeypatch.setattr(shards, "extract", stops)
     with pytest.raises(KeyboardInterrupt):
-        job.carry_out()
+        job.execute()
     monkeypatch.setattr(shards, "extract", real)
-    job.carry_out()
+    job.execute()
     assert extracted(job) <= 18 - 7
     assert store_of(job).digest() == whole
 
@@ -172,11 +173,11 @@ def test_rows_that_a_bucket_has_are_not_extracted_again(
     bucket = (tmp_path / "bucket").as_uri()
     (tmp_path / "bucket").mkdir()
     kept = first.runtime.model_copy(update={"feature_bucket": bucket})
-    here = module.extract_features.job(first.workspace, first.data, kept, first.options, first.inputs)
-    here.carry_out(force=True)
+    here = module.extract_features.bind(first.workspace, first.data, kept, first.options, first.inputs)
+    here.execute(force=True)
     assert extracted(here) == 18
     whole = store_of(here).digest()
     shutil.rmtree(store_of(here).path)
-    elsewhere = module.extract_features.job(first.workspace, first.data, kept, first.options, first.inputs)
-    elsewhere.carry_out(force=True)
+    elsewhere = module.extract_features.bind(first.workspace, first.data, kept, first.options, first.inputs)
+    elsewhere.execute(force=True)
     assert extracted(elsewhere) == 0 and store_of(elsewhere).digest() == whole

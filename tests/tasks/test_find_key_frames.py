@@ -17,7 +17,8 @@ from storage.text.references import References
 from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageRun
-from tasks.seed import SeedingOptions, SeedOptions, load_captioner, seed
+from tasks.seed import SeedingOptions, SeedOptions, seed
+from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import SEED, ToyRun
 
 NET = VreOptions(temporal="scene", hidden=8, dropout=0.1)
@@ -35,16 +36,16 @@ def found(toy: ToyRun, seeding: SeedOptions = VRE) -> StageRun:
 
 
 def access_to(toy: ToyRun, job: StageRun, *names: str) -> FeatureAccess:
-    return FeatureAccess.open(job.context().workspace, job.context().folder, names)
+    return FeatureAccess.open(job.context().workspace, job.folder, names)
 
 
 def test_they_are_the_frames_that_the_captioner_chooses_for_all_videos(toy: ToyRun) -> None:
     job = found(toy)
     both = access_to(toy, job, "scene", KEY_FRAMES)
-    assert len(both.rows[KEY_FRAMES]) == 18 and job.done() is not None
-    vocabulary = References(toy.text().context().folder).vocabulary
-    path = toy.seeded(VRE).context().folder / "captioner.safetensors"
-    net = load_captioner(path, access_to(toy, job, "scene"), vocabulary.key, len(vocabulary)).eval()
+    assert len(both.rows[KEY_FRAMES]) == 18 and job.find_completion() is not None
+    vocabulary = References(toy.text().folder).vocabulary
+    path = toy.seeded(VRE).folder / "captioner.safetensors"
+    net = load_captioner(path, access_to(toy, job, "scene"), vocabulary)
     ids = sorted(both.rows["scene"])
     features, masks = both.read(ids)
     with torch.no_grad():
@@ -61,16 +62,14 @@ def test_they_are_the_frames_that_the_captioner_chooses_for_all_videos(toy: ToyR
 def test_a_captioner_is_trained_with_them_and_refocuses_no_more(toy: ToyRun) -> None:
     features, text = found(toy).ref, toy.text().ref
     names = ("scene/train", "scene/val", f"{KEY_FRAMES}/train", f"{KEY_FRAMES}/val")
-    read = {"features" if n == 1 else f"features_{n}": features.part(name) for n, name in enumerate(names, 1)}
     how = HOW.model_copy(update={"refocus_after": 0})
     options = SeedOptions(captioner=NET.model_copy(update={"key_frames": KEY_FRAMES}), seeding=how, max_words=8)
-    texts = {"text_train": text.part("train"), "text_val": text.part("val")}
-    job = toy.alone(seed, options, toy.data, **texts, **read)
-    curve = read_jsonl(job.context().folder / "curves.jsonl")
+    job = toy.alone(seed, options, toy.data, text=text.part("train", "val"), features=features.part(*names))
+    curve = read_jsonl(job.folder / "curves.jsonl")
     assert all({"step1", "step2"} <= point.keys() and "refocus" not in point for point in curve)
     access = access_to(toy, found(toy), "scene", KEY_FRAMES)
-    vocabulary = References(toy.text().context().folder).vocabulary
-    net = load_captioner(job.context().folder / "captioner.safetensors", access, vocabulary.key, len(vocabulary)).eval()
+    vocabulary = References(toy.text().folder).vocabulary
+    net = load_captioner(job.folder / "captioner.safetensors", access, vocabulary)
     assert isinstance(net.encoder, RefocusEncoder) and not hasattr(net.encoder, "refocus")
     features_read, masks = access.read(sorted(access.rows["scene"])[:3])
     with torch.no_grad():
@@ -90,7 +89,7 @@ def test_the_parts_of_the_extraction_keep_their_keys_and_new_ones_follow_the_cap
 
 def test_a_search_that_was_killed_goes_on(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     job = found(toy)
-    folder = job.context().folder
+    folder = job.folder
     whole = (folder / "rows.parquet").read_bytes()
     before = access_to(toy, job, KEY_FRAMES).views[KEY_FRAMES].digest()
     real, count = FeatureAccess.read, 0
@@ -106,11 +105,11 @@ def test_a_search_that_was_killed_goes_on(toy: ToyRun, monkeypatch: pytest.Monke
         patch.setattr(FeatureStore.writer, "__defaults__", (64_000_000, 0.0, None))  # each row at once
         patch.setattr(FeatureAccess, "read", killed)
         with pytest.raises(KeyboardInterrupt):
-            job.carry_out(force=True)
-    assert job.done() is None
+            job.execute(force=True)
+    assert job.find_completion() is None
     count = -100
     monkeypatch.setattr(FeatureAccess, "read", killed)
-    job.carry_out()
+    job.execute()
     assert count == -100 + 18 - 7, "the seven that were written are not looked at again"
     assert (folder / "rows.parquet").read_bytes() == whole
     assert access_to(toy, job, KEY_FRAMES).views[KEY_FRAMES].digest() == before
@@ -128,5 +127,5 @@ def test_the_summary_says_how_many_left_the_middle(toy: ToyRun) -> None:
     job = found(toy)
     access = access_to(toy, job, KEY_FRAMES)
     frames = access.read(sorted(access.rows[KEY_FRAMES]))[0][KEY_FRAMES].flatten().numpy()
-    summary = json.loads((job.context().folder / "done.json").read_text())["summary"]
+    summary = json.loads((job.folder / "done.json").read_text())["summary"]
     assert summary["away_from_the_middle"] == pytest.approx(np.mean(frames != 2), abs=1e-6)

@@ -27,7 +27,7 @@ from storage.workspace import Workspace
 from tasks import find_neighbours as module
 from tasks.find_neighbours import NeighbourOptions, find_neighbours, pool
 from tasks.framework.feature_access import FeatureAccess
-from tasks.framework.progress import Meter, meter
+from tasks.framework.progress import ProgressBar, progress_bar
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
 from tests import ROOT
@@ -74,7 +74,7 @@ def job_in(root: Path, features: str = "f", videos: str = "v", **options) -> Sta
         "features": ArtifactRef("extract_features", "artifacts/extract_features/f", features),
     }
     asked = NeighbourOptions(feature="scene", **options)
-    return find_neighbours.job(Workspace.open(root), root, Runtime(device="cpu"), asked, inputs)
+    return find_neighbours.bind(Workspace.open(root), root, Runtime(device="cpu"), asked, inputs)
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def made(job: StageRun) -> Neighbours:
-    job.carry_out()
-    return Neighbours.open(job.context().folder)
+    job.execute()
+    return Neighbours.open(job.folder)
 
 
 def pooled(ids: list[str]) -> np.ndarray:
@@ -111,9 +111,9 @@ def test_each_training_video_gets_the_nearest_others_by_its_mean_over_time(root:
         assert list(names) == [name for name, _ in wanted]
         assert distances == pytest.approx([distance for _, distance in wanted], rel=1e-12)
     assert table.of("train20")[:2] == [("train0", 0.0), ("train10", 0.0)], "equal ones by number"
-    facts = table.facts
-    assert (facts.feature, facts.feature_key) == ("scene", "net-1")
-    assert (facts.metric, facts.k, facts.items) == ("euclidean", 3, 88)
+    metadata = table.metadata
+    assert (metadata.feature, metadata.feature_key) == ("scene", "net-1")
+    assert (metadata.metric, metadata.k, metadata.items) == ("euclidean", 3, 88)
 
 
 def test_videos_of_other_splits_find_their_nearest_training_videos(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,12 +128,12 @@ def test_videos_of_other_splits_find_their_nearest_training_videos(root: Path, m
 
 def test_a_video_without_the_feature_is_left_out_and_listed(root: Path) -> None:
     job = job_in(root, queries=("train", "test"))
-    job.carry_out()
-    listed = pq.read_table(job.context().folder / "quarantine.parquet").to_pylist()
+    job.execute()
+    listed = pq.read_table(job.folder / "quarantine.parquet").to_pylist()
     assert {row["item"] for row in listed} == set(WITHOUT)
     assert {(row["kind"], row["quarantined"]) for row in listed} == {("no_neighbours", False)}
     assert "no 'scene' features" in listed[0]["reason"]
-    done = job.done()
+    done = job.find_completion()
     assert done is not None and done.summary == {"videos": 94, "among": 88, "left_out": 3} and done.ref.count == 94
     assert set(done.files) == {"neighbours.parquet", "quarantine.parquet"}
 
@@ -143,7 +143,7 @@ def test_no_training_video_with_the_feature_is_an_error_that_says_so(root: Path)
     table = pq.read_table(path)
     write_parquet(path, table.filter(pa.array([id.startswith("test") for id in table["id"].to_pylist()])))
     with pytest.raises(MissingFeatures, match="no training video has 'scene' features"):
-        job_in(root).carry_out()
+        job_in(root).execute()
 
 
 def test_vectors_stay_in_float32_only_while_nothing_is_lost(root: Path) -> None:
@@ -161,7 +161,7 @@ def test_features_that_turned_to_nan_on_the_disk_are_an_error_that_names_the_vid
     for path in chunks:
         path.write_bytes(np.full(path.stat().st_size // 2, np.nan, np.float16).tobytes())
     with pytest.raises(BadInput, match=r"'scene' features of train0 hold NaN.*features verify"):
-        job_in(root).carry_out()
+        job_in(root).execute()
 
 
 class _Stopped(Exception):
@@ -190,18 +190,18 @@ def watching(stop_after: int = 1000, rows: int = 16, sleep: float = 0.0) -> Iter
 def test_only_missing_blocks_are_computed_after_a_stop(root: Path) -> None:
     job = job_in(root)
     with watching() as computed:
-        job.carry_out()
-    whole = (job.context().folder / "neighbours.parquet").read_bytes()
+        job.execute()
+    whole = (job.folder / "neighbours.parquet").read_bytes()
     assert computed == [0, 16, 32, 48, 64, 80]
     job.workspace.discard(job.stage.name, job.ref.key)
     with watching(stop_after=3) as computed, pytest.raises(_Stopped):
-        job.carry_out()
-    assert job.done() is None and computed == [0, 16, 32]
-    (job.context().folder / "blocks" / "rows-train-00000016-00000032.parquet").unlink()
+        job.execute()
+    assert job.find_completion() is None and computed == [0, 16, 32]
+    (job.folder / "blocks" / "rows-train-00000016-00000032.parquet").unlink()
     with watching() as computed:
-        job.carry_out()
+        job.execute()
     assert computed == [16, 48, 64, 80]
-    assert (job.context().folder / "neighbours.parquet").read_bytes() == whole
+    assert (job.folder / "neighbours.parquet").read_bytes() == whole
 
 
 def test_blocks_that_a_run_on_other_rows_left_are_not_taken(root: Path) -> None:
@@ -209,7 +209,7 @@ def test_blocks_that_a_run_on_other_rows_left_are_not_taken(root: Path) -> None:
     every = pq.read_table(rows)
     write_parquet(rows, every.filter(pa.array([id != "train80" for id in every["id"].to_pylist()])))
     with watching(stop_after=3), pytest.raises(_Stopped):
-        job.carry_out()
+        job.execute()
     write_parquet(rows, every)
     with watching() as computed:
         table = made(job)
@@ -222,19 +222,19 @@ def test_progress_is_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[tuple[str, int, int]] = []
 
     @contextmanager
-    def watched(label: str, total: int, unit: str) -> Iterator[Meter]:
-        with meter(label, total, unit) as shown:
+    def watched(label: str, total: int, unit: str) -> Iterator[ProgressBar]:
+        with progress_bar(label, total, unit) as shown:
             yield shown
             counts.append((label, shown.count, total))
 
-    monkeypatch.setattr(module, "meter", watched)
-    job_in(root).carry_out()
+    monkeypatch.setattr(module, "progress_bar", watched)
+    job_in(root).execute()
     assert counts == [("averaging features", 90, 90), ("finding neighbours", 88, 88)]
 
 
 def _slowly(root: Path) -> None:
     with watching(rows=8, sleep=0.1):
-        job_in(root).carry_out()
+        job_in(root).execute()
 
 
 @pytest.fixture
@@ -252,28 +252,28 @@ def test_a_killed_run_goes_on_with_its_blocks_and_ends_in_the_same_bytes(
 ) -> None:
     prepare(tmp_path / "other")
     undisturbed = job_in(tmp_path / "other")
-    undisturbed.carry_out()
-    blocks, deadline = job_in(root).context().folder / "blocks", time.monotonic() + 60
+    undisturbed.execute()
+    blocks, deadline = job_in(root).folder / "blocks", time.monotonic() + 60
     while len(list(blocks.glob("rows-*.parquet"))) < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
     process.wait()
     kept = list(blocks.glob("rows-*.parquet"))
-    assert job_in(root).done() is None and 3 <= len(kept) < 11
+    assert job_in(root).find_completion() is None and 3 <= len(kept) < 11
 
     resumed = job_in(root)
     with watching(rows=8) as computed:
-        resumed.carry_out()
+        resumed.execute()
     assert computed == list(range(8 * len(kept), 88, 8))
     for name in ("neighbours.parquet", "quarantine.parquet"):
-        assert (resumed.context().folder / name).read_bytes() == (undisturbed.context().folder / name).read_bytes()
+        assert (resumed.folder / name).read_bytes() == (undisturbed.folder / name).read_bytes()
 
 
 def test_the_table_is_stale_when_its_feature_or_a_choice_changes_and_else_not(root: Path) -> None:
-    job_in(root).carry_out()
-    assert job_in(root).done() is not None
-    assert job_in(root, metric="euclidean", k=5).done() is not None, "what is chosen anyway"
+    job_in(root).execute()
+    assert job_in(root).find_completion() is not None
+    assert job_in(root, metric="euclidean", k=5).find_completion() is not None, "what is chosen anyway"
     changed = (
         job_in(root, features="made in another way"),
         job_in(root, videos="other ones"),
@@ -281,14 +281,14 @@ def test_the_table_is_stale_when_its_feature_or_a_choice_changes_and_else_not(ro
         job_in(root, metric="cosine"),
         job_in(root, queries=("train", "val")),
     )
-    assert [job.done() for job in changed] == [None] * 5 and len({job.ref.key for job in changed}) == 5
+    assert [job.find_completion() for job in changed] == [None] * 5 and len({job.ref.key for job in changed}) == 5
 
 
 def test_the_stage_follows_extraction_on_real_clips(toy: ToyRun) -> None:
     features, videos = toy.features().ref, toy.catalogue().ref
     inputs = {"videos": videos.part("videos/train"), "features": features.part("scene/train")}
     job = toy.alone(find_neighbours, NeighbourOptions(feature="scene", k=20, metric="cosine"), toy.data, **inputs)
-    table = Neighbours.open(job.context().folder)
+    table = Neighbours.open(job.folder)
     assert len(table) == 10 and all(len(table.of(id)) == 9 for id in table.ids("train")), "all the others"
     assert all(0 <= distance <= 2 for id in table.ids("train") for _, distance in table.of(id))
 

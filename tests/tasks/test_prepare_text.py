@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +20,7 @@ from tasks import prepare_text as prepare_text_module
 from tasks.catalogue import catalogue
 from tasks.prepare_text import open_index, open_weights, prepare_text
 from tests.conftest import TINY_WORLD
-
-
-def captions_folder(root: Path, rows: list[tuple[str, str, str]]) -> Path:
-    root.mkdir(exist_ok=True)
-    lines = [json.dumps({"video": video, "split": split, "caption": text}) for video, split, text in rows]
-    (root / "captions.jsonl").write_text("\n".join(lines))
-    for video in {row[0] for row in rows}:
-        (root / f"{video}.mp4").write_bytes(b"")
-    return root
+from tests.tasks.captions_folder import captions_folder
 
 
 def text_of(alone, root: Path, options: TextOptions, dataset=None):
@@ -40,20 +31,20 @@ def text_of(alone, root: Path, options: TextOptions, dataset=None):
 def test_words_of_other_splits_are_unknown(alone, tmp_path: Path) -> None:
     rows = [("a", "train", "a red ball"), ("b", "train", "a red box"), ("c", "test", "a red zebra")]
     job = text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1))
-    references = References(job.context().folder)
+    references = References(job.folder)
     assert "zebra" not in references.vocabulary.words
     assert references.sentences("test") == {"c": ["a red zebra"]}
-    assert references.numbers("test")["c"][0][-2] == 3, "zebra is <unk>"
+    assert references.token_ids("test")["c"][0][-2] == 3, "zebra is <unk>"
 
 
 def test_the_vocabulary_is_ordered_by_frequency_and_cut_at_min_count(alone, tmp_path: Path) -> None:
     rows = [("a", "train", "ball ball ball box box cat"), ("b", "test", "ball")]
     job = text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=2))
-    assert References(job.context().folder).vocabulary.words[4:] == ("ball", "box")
+    assert References(job.folder).vocabulary.words[4:] == ("ball", "box")
 
 
 def test_function_words_are_no_tags(alone, world: Path) -> None:
-    tags = References(text_of(alone, world, TextOptions(), TINY_WORLD).context().folder).tag_words
+    tags = References(text_of(alone, world, TextOptions(), TINY_WORLD).folder).tag_words
     assert not {"a", "the", "is", "of"} & set(tags)
     assert {"square", "red"} & set(tags)
 
@@ -76,17 +67,17 @@ def test_references_keep_all_their_words_and_only_numbers_are_cut(alone, tmp_pat
     long = " ".join(["ball", "box"] * 10)
     rows = [("a", "train", long), ("b", "test", f"A {long}!")]
     references = References(
-        text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1, max_words=5)).context().folder
+        text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1, max_words=5)).folder
     )
     assert references.sentences("test") == {"b": [f"a {long}"]}, "scores are of whole references"
-    assert len(references.numbers("train")["a"][0]) == 5 + 2
+    assert len(references.token_ids("train")["a"][0]) == 5 + 2
 
 
 def test_a_caption_without_a_word_takes_no_part(alone, tmp_path: Path) -> None:
     rows = [("a", "train", "a ball"), ("a", "train", "?"), ("b", "test", "..."), ("c", "test", "a ball")]
-    folder = text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1)).context().folder
+    folder = text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1)).folder
     assert References(folder).sentences("test") == {"c": ["a ball"]}
-    assert len(References(folder).numbers("train")["a"]) == 1
+    assert len(References(folder).token_ids("train")["a"]) == 1
     assert References(folder).texts("train")["a"] == ["a ball"]
 
 
@@ -103,7 +94,7 @@ TWO_BY_THREE = [
 
 def tables(alone, root: Path, rows=TWO_BY_THREE, **options) -> References:
     job = text_of(alone, captions_folder(root, rows), TextOptions(**{"min_count": 1} | options))
-    return References(job.context().folder)
+    return References(job.folder)
 
 
 def test_reference_tables_hold_whole_captions_that_end_in_eos(alone, tmp_path: Path) -> None:
@@ -115,13 +106,13 @@ def test_reference_tables_hold_whole_captions_that_end_in_eos(alone, tmp_path: P
     assert said[0] == ["a", "red", "ball", "rolls", "left", "<eos>"]
     assert [len(caption) for caption in said] == [6, 5, 3, 5, 6]
     assert index.frequencies.videos == 2
-    assert references.ns("train") == {"a": [0, 2, 3], "b": [0, 1]}
+    assert references.caption_indices("train") == {"a": [0, 2, 3], "b": [0, 1]}
 
 
 def test_document_frequencies_count_videos_with_eos(alone, tmp_path: Path) -> None:
     references = tables(alone, tmp_path / "d")
     index, _ = open_index(references)
-    number = references.vocabulary.numbers
+    number = references.vocabulary.token_ids
 
     def df(*words: str) -> int:
         key = 0
@@ -150,7 +141,7 @@ def test_a_reward_is_ready_from_the_tables(alone, tmp_path: Path) -> None:
     references = tables(alone, tmp_path / "d")
     index, table = open_index(references)
     reward = Consensus(index, eos=table.origin.eos)
-    sample = references.numbers("train")["b"][0][1:]
+    sample = references.token_ids("train")["b"][0][1:]
     samples = torch.tensor([[*sample, PAD], [*sample[:-1], PAD, PAD]])
     finished, unfinished = reward(samples, torch.tensor([table.video_ids.index("b")] * 2)).tolist()
     assert sample[-1] == EOS and finished > unfinished > 0

@@ -26,19 +26,20 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
         catalogue=toy.catalogue().ref,
         text=toy.text().ref,
         features=toy.features().ref,
-        seeded=toy.seeded().ref,
+        seeded=(toy.seeded().ref,),
+        captioners=(toy.seeded().ref,),
         captions=captions.ref,
         scores=scores.ref,
         tagger=toy.tagger().ref,
     )
-    page = (job.context().folder / "report.html").read_text()
+    page = (job.folder / "report.html").read_text()
     assert page.count("data:image/webp;base64,") == 3 * 4 + 2 * 4  # and a pair of near twins
-    kept = read_pictures(job.context().folder)
+    kept = read_pictures(job.folder)
     assert [len(pictures.frames) for pictures in kept.values()] == [len(p.times) for p in kept.values()] == [4, 4, 4]
     assert "a toy &amp; a test" in page
-    shown = [row for row in read_captions(captions.context().folder) if row.video_id in page]
+    shown = [row for row in read_captions(captions.folder) if row.video_id in page]
     assert len(shown) == 3 and all(stage in page for stage in ("train_tagger", "extract_features", "CIDEr"))
     assert "Only 4 videos were scored" in page
-    low, high = (100 * edge for edge in read_scores(scores.context().folder)["intervals"]["CIDEr"])
+    low, high = (100 * edge for edge in read_scores(scores.folder)["intervals"]["CIDEr"])
     assert f"95 % interval {plain_number(low)} to {plain_number(high)}" in page
     assert "stages were done in this run" in page and ">reused<" not in page  # no run is on record

@@ -16,7 +16,7 @@ from tests.tasks.toy_run import ToyRun
 
 def test_the_plan_names_frames_and_times_of_every_usable_video(toy: ToyRun) -> None:
     job = toy.frames()
-    plan = pq.read_table(job.context().folder / "plan.parquet")
+    plan = pq.read_table(job.folder / "plan.parquet")
     assert plan.num_rows == 18
     assert set(plan["width"].to_pylist()) == {3}
     for frames, times in zip(plan["frames"].to_pylist(), plan["pts"].to_pylist(), strict=True):
@@ -37,6 +37,6 @@ def test_a_segment_past_the_end_is_quarantined_and_the_others_are_planned(alone,
     data = alone(catalogue, FolderOptions(), root)
     options = SamplingOptions(sampling=Uniform(frames=4))
     job = alone(sample_frames, options, root, videos=data.ref.part("videos"))
-    bad = pq.read_table(job.context().folder / "quarantine.parquet").to_pylist()
+    bad = pq.read_table(job.folder / "quarantine.parquet").to_pylist()
     assert [row["kind"] for row in bad] == ["segment_outside"]
-    assert len(read_plan(job.context().folder)) == 2
+    assert len(read_plan(job.folder)) == 2

@@ -13,10 +13,13 @@ from storage.checkpoints import Checkpoint
 from storage.errors import Mismatch, UsageError
 from storage.results import read_jsonl
 from storage.text.references import References
+from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
-from tasks.seed import SeedingOptions, SeedOptions, load_captioner
-from tasks.training import trainer as training_run
+from tasks.seed import SeedingOptions, SeedOptions
+from tasks.training import trainer
+from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 VRE = SeedOptions(
     captioner=VreOptions(temporal="scene", hidden=8, dropout=0.1),
@@ -25,22 +28,8 @@ VRE = SeedOptions(
 )
 
 
-def stop(patch: pytest.MonkeyPatch, at: int) -> None:
-    """The next training saves after every step and is interrupted when it asks for the one after step `at`."""
-    real = training_run.train
-
-    def stops(*args, **kwargs):
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.step == at:
-                raise KeyboardInterrupt
-
-    patch.setattr(training_run, "_SAVE_EVERY", 0.0)
-    patch.setattr(training_run, "train", stops)
-
-
 def test_the_loss_falls_and_every_epoch_is_validated(toy: ToyRun) -> None:
-    folder = toy.seeded().context().folder
+    folder = toy.seeded().folder
     curve = read_jsonl(folder / "curves.jsonl")
     assert [point["epoch"] for point in curve] == [1, 2, 3]
     assert curve[-1]["total"] < curve[0]["total"]
@@ -49,56 +38,53 @@ def test_the_loss_falls_and_every_epoch_is_validated(toy: ToyRun) -> None:
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 8])
-def test_a_training_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_a_training_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     job = toy.seeded()
     files = ("captioner.safetensors", "curves.jsonl")
-    whole = [(job.context().folder / name).read_bytes() for name in files]
-    with monkeypatch.context() as patch:
-        stop(patch, stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            job.carry_out(force=True)
-    assert job.done() is None
-    job.carry_out()
-    assert [(job.context().folder / name).read_bytes() for name in files] == whole
+    whole = [(job.folder / name).read_bytes() for name in files]
+    with interrupted_at(stop_at):
+        job.execute(force=True)
+    assert job.find_completion() is None
+    job.execute()
+    assert [(job.folder / name).read_bytes() for name in files] == whole
 
 
 def test_a_captioner_is_refused_with_another_vocabulary(toy: ToyRun) -> None:
     job, features = toy.seeded(), toy.features()
-    access = FeatureAccess.open(job.workspace, features.context().folder, ("scene",))
-    path = job.context().folder / "captioner.safetensors"
-    vocabulary = References(toy.text().context().folder).vocabulary
-    assert load_captioner(path, access, vocabulary.key, len(vocabulary)) is not None
+    access = FeatureAccess.open(job.workspace, features.folder, ("scene",))
+    path = job.folder / "captioner.safetensors"
+    vocabulary = References(toy.text().folder).vocabulary
+    assert load_captioner(path, access, vocabulary) is not None
     with pytest.raises(Mismatch, match="vocabulary"):
-        load_captioner(path, access, "another", len(vocabulary))
+        load_captioner(path, access, Vocabulary((*vocabulary.words, "another")))
 
 
 def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyRun) -> None:
     sampling = ScheduledSampling(points=((0, 1.0), (1, 0.5)))
     seeding = SeedingOptions(epochs=2, videos=4, captions=2, loss="dxe", sampling=sampling, reconstruction=0.1)
     job = toy.seeded(SeedOptions(captioner=RecNetOptions(base=CAPTIONER, attention=8), seeding=seeding, max_words=8))
-    first, second = (json.loads(line) for line in (job.context().folder / "curves.jsonl").read_text().splitlines())
+    first, second = (json.loads(line) for line in (job.folder / "curves.jsonl").read_text().splitlines())
     assert {"dxe", "rebuild"} <= first.keys() and first["total"] == pytest.approx(first["dxe"] + 0.1 * first["rebuild"])
     assert second["dxe"] > 0
     plain = toy.seeded(SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, videos=4, captions=2)}))
     weighed = SeedingOptions(epochs=1, videos=4, captions=2, loss="dxe")
     other = toy.seeded(SEED.model_copy(update={"seeding": weighed}))
-    (xe,), (dxe,) = (read_jsonl(found.context().folder / "curves.jsonl") for found in (plain, other))
+    (xe,), (dxe,) = (read_jsonl(found.folder / "curves.jsonl") for found in (plain, other))
     assert abs(dxe["dxe"] / xe["xe"] - 1) > 0.05, "the same captions, but they do not count alike"
 
 
 def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.features()  # trains the tagger, which is not watched
     steps: list[tuple[int, int]] = []
-    real = training_run.train
+    real = trainer.train
 
     def watched(folder, captioner, *args, **kwargs):
         for progress in real(folder, captioner, *args, **kwargs):
             steps.append((progress.epoch, captioner.active_steps))
             yield progress
 
-    monkeypatch.setattr(training_run, "train", watched)
-    folder = toy.seeded(VRE).context().folder
+    monkeypatch.setattr(trainer, "train", watched)
+    folder = toy.seeded(VRE).folder
     assert dict(steps) == {0: 1, 1: 2, 2: 2, 3: 2}
     alone, *both = read_jsonl(folder / "curves.jsonl")
     assert "xe" in alone and "step1" not in alone
@@ -112,21 +98,17 @@ def test_vre_trains_its_first_step_then_both_and_refocuses(toy: ToyRun, monkeypa
 
 
 @pytest.mark.parametrize("stop_at", [2, 3, 5, 8, 11])
-def test_vre_stopped_at_any_step_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
+def test_vre_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     """3 steps an epoch: before, at and after the border of the phases, and where rewards are compared."""
     job = toy.seeded(VRE)
     files = ("captioner.safetensors", "curves.jsonl")
-    whole = [(job.context().folder / name).read_bytes() for name in files]
-    with monkeypatch.context() as patch:
-        stop(patch, stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            job.carry_out(force=True)
-        kept = Checkpoint.load(job.context().folder / "last.safetensors").values["rewards"]
+    whole = [(job.folder / name).read_bytes() for name in files]
+    with interrupted_at(stop_at):
+        job.execute(force=True)
+    kept = Checkpoint.load(job.folder / "last.safetensors").values["rewards"]
     assert bool(kept) == (stop_at > 4), "what the last checkpoint knows of rewards"
-    job.carry_out()
-    assert [(job.context().folder / name).read_bytes() for name in files] == whole
+    job.execute()
+    assert [(job.folder / name).read_bytes() for name in files] == whole
 
 
 @pytest.mark.parametrize(

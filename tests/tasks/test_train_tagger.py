@@ -19,16 +19,17 @@ from storage.media.frame_sampling import Clips
 from storage.media.probe import probe
 from storage.results import read_jsonl
 from storage.workspace import Workspace
-from tasks import train_tagger as module
 from tasks.extract_features import ExtractOptions
 from tasks.extraction.engine import Feature, Video, extract
 from tasks.extraction.extractors import TaggerFeature, find_source
 from tasks.extraction.nets import open_net
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
-from tasks.train_tagger import load_tagger, tag_targets
+from tasks.train_tagger import tag_targets
+from tasks.training.loading import load_tagger
 from tests.storage.clips import make_clip
 from tests.tasks.toy_run import SAMPLING, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 EVERY_FIFTH = Clips(stride=5, length=3)
 
@@ -38,32 +39,21 @@ def test_targets_are_the_share_of_captions_that_use_a_word() -> None:
 
 
 def test_the_loss_falls_and_the_weights_are_kept(toy: ToyRun) -> None:
-    folder = toy.tagger().context().folder
+    folder = toy.tagger().folder
     curve = read_jsonl(folder / "curves.jsonl")
     assert len(curve) == 2 and curve[1]["loss"] < curve[0]["loss"]
     assert sorted(path.name for path in folder.iterdir()) == ["curves.jsonl", "done.json", "tagger.safetensors"]
 
 
-def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("stop_at", [1, 2, 3])  # of 2 epochs of 2 steps
+def test_a_training_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
     job = toy.tagger()
-    whole = (job.context().folder / "tagger.safetensors").read_bytes()
-    real = module.train
-
-    def stops_after_an_epoch(*args, **kwargs):
-        for progress in real(*args, **kwargs):
-            yield progress
-            if progress.end_of_epoch:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "train", stops_after_an_epoch)
-    with pytest.raises(KeyboardInterrupt):
-        job.carry_out(force=True)
-    assert job.done() is None and (job.context().folder / "last.safetensors").exists()
-    monkeypatch.setattr(module, "train", real)
-    job.carry_out()
-    assert (job.context().folder / "tagger.safetensors").read_bytes() == whole
+    whole = (job.folder / "tagger.safetensors").read_bytes()
+    with interrupted_at(stop_at):
+        job.execute(force=True)
+    assert job.find_completion() is None and (job.folder / "last.safetensors").exists()
+    job.execute()
+    assert (job.folder / "tagger.safetensors").read_bytes() == whole
 
 
 def rows_of(job: StageRun, name: str) -> dict[str, np.ndarray]:
@@ -80,7 +70,7 @@ def test_the_words_of_a_video_are_those_of_its_stored_rows(toy: ToyRun) -> None:
         "tags": TaggerFeature(output="tags", sampling="clips"),
     }
     job = toy.features(ExtractOptions(dataset="demo", features=features, sampling={"clips": SAMPLING}))
-    net = load_tagger(Checkpoint.load(toy.tagger().context().folder / "tagger.safetensors")).eval()
+    net = load_tagger(Checkpoint.load(toy.tagger().folder / "tagger.safetensors"))
     scene, words, cells, tags = (rows_of(job, name) for name in features)
     assert len(words) == 18 and {row.shape for row in words.values()} == {(1, 20)}
     assert {row.shape for row in cells.values()} == {(16, 16)}
@@ -120,11 +110,11 @@ def extracted(
     options = TaggerFeature(output=output, weights=str(weights), only=only, without=without)
     net = open_net(options, "some hash", None, "cpu", "auto")
     store = FeatureStore.create(folder, provenance={"extractor_key": "words"})
-    owed = {video.id: f"key of {video.id}" for video in videos}
+    pending = {video.id: f"key of {video.id}" for video in videos}
     with store.writer() as writer:
-        feature = Feature("words", net, net.look(EVERY_FIFTH, "words"), options.output_name, False, writer, owed)
-        outcomes = list(extract([feature], videos, Runtime(decoders=0, device="cpu", batch=batch)))
-    assert [outcome.bad for outcome in outcomes] == [None] * len(videos)
+        feature = Feature("words", net, net.request(EVERY_FIFTH, "words"), options.output_name, False, writer, pending)
+        results = list(extract([feature], videos, Runtime(decoders=0, device="cpu", batch=batch)))
+    assert [result.bad for result in results] == [None] * len(videos)
     view = store.view()
     return {video.id: view.read(video.id) for video in videos}
 
@@ -169,7 +159,7 @@ def test_only_some_of_the_words_in_the_order_asked_for(tmp_path: Path, weights: 
 
 
 def test_a_cell_answers_for_its_part_of_the_frames(weights: Path) -> None:
-    net = load_tagger(Checkpoint.load(weights)).eval()
+    net = load_tagger(Checkpoint.load(weights))
     clips = torch.randint(0, 256, (2, 3, 32, 32, 3), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     changed = clips.clone()
     changed[:, :, :6, :6] = 255 - changed[:, :, :6, :6]
@@ -185,7 +175,7 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     def source(**options: str) -> tuple[str, str]:
         feature = TaggerFeature.model_validate({"weights": str(weights), "sampling": "clips", **options})
         found = find_source(workspace, "demo", "x", feature, {"clips": SAMPLING}, None)
-        return found.key, found.words
+        return found.key, found.description
 
     rows, _ = source()
     how = SAMPLING.model_dump(mode="json")
@@ -200,10 +190,10 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     assert kinds[2][1].endswith("(grid, averaged over time)")
     chosen = TaggerFeature(output="words", weights=str(weights), sampling="clips", only=("a", "b"))
     some = find_source(workspace, "demo", "x", chosen, {"clips": SAMPLING}, None)
-    assert some.key != kinds[0][0] and some.words.endswith("(words), 2 of its words")
+    assert some.key != kinds[0][0] and some.description.endswith("(words), 2 of its words")
     others = [chosen.model_copy(update={"only": (), "without": words}) for words in (("a", "b"), ("b", "a"), ("a",))]
     found = [find_source(workspace, "demo", "x", feature, {"clips": SAMPLING}, None) for feature in others]
     assert len({some.key, kinds[0][0], *(source.key for source in found)}) == 4 and found[0].key == found[1].key
-    assert found[0].words.endswith("(words), without 2 words")
+    assert found[0].description.endswith("(words), without 2 words")
     with pytest.raises(ValidationError, match="of the whole video already"):
         TaggerFeature(output="words", over_time="mean")

@@ -21,7 +21,7 @@ from tasks import weigh_captions as weigh_captions_module
 from tasks.catalogue import catalogue
 from tasks.prepare_text import open_weights, prepare_text
 from tasks.weigh_captions import WeighingOptions, weigh_captions
-from tests.tasks.test_prepare_text import captions_folder
+from tests.tasks.captions_folder import captions_folder
 
 ROWS = [
     ("a", "train", "A man rides a horse."),
@@ -63,14 +63,14 @@ def weights_of(alone, root: Path, rows=ROWS, min_count: int = 1):
     data = alone(catalogue, FolderOptions(), captions_folder(root, rows)).ref
     text = alone(prepare_text, TextOptions(min_count=min_count), root, captions=data.part("captions"))
     job = alone(weigh_captions, METEOR, root, captions=data.part("captions/train"))
-    return job, References(text.context().folder)
+    return job, References(text.folder)
 
 
 def test_weights_are_meteor_against_the_others(alone, tmp_path: Path, one_java, monkeypatch) -> None:
     monkeypatch.setattr(weigh_captions_module, "_BLOCK", 3)
     job, references = weights_of(alone, tmp_path / "d")
-    table = open_weights(references, job.context().folder)
-    assert not list(job.context().folder.glob("block-*"))
+    table = open_weights(references, job.folder)
+    assert not list(job.folder.glob("block-*"))
     found = dict(zip(table.caption_ids, table.scores["meteor"].tolist(), strict=True))
     said = {"a#0": "a man rides a horse", "a#2": "someone is riding", "a#3": "a man is riding a horse"}
     pairs = [(text, [other for id, other in said.items() if id != own]) for own, text in said.items()]
@@ -83,7 +83,7 @@ def test_weights_are_meteor_against_the_others(alone, tmp_path: Path, one_java, 
 
 def test_killed_and_resumed_is_the_same_to_the_byte(alone, tmp_path: Path, one_java, monkeypatch) -> None:
     monkeypatch.setattr(weigh_captions_module, "_BLOCK", 1)
-    table = weights_of(alone, tmp_path / "d")[0].context().folder / "weights.parquet"
+    table = weights_of(alone, tmp_path / "d")[0].folder / "weights.parquet"
     expected, answer, asked = table.read_bytes(), one_java.leave_one_out, []
 
     def killed_at_the_third(videos) -> list[float]:
@@ -116,7 +116,7 @@ def test_java_killed_midway_changes_nothing(alone, tmp_path: Path, meteor: Meteo
         return answer(self, videos)
 
     answer = Meteor.leave_one_out
-    undisturbed = weights_of(alone, tmp_path / "d")[0].context().folder / "weights.parquet"
+    undisturbed = weights_of(alone, tmp_path / "d")[0].folder / "weights.parquet"
     expected = undisturbed.read_bytes()
     monkeypatch.setattr(Meteor, "leave_one_out", weigh_and_kill)
     undisturbed.unlink()
@@ -128,16 +128,16 @@ def test_only_the_training_captions_decide(alone, tmp_path: Path, one_java) -> N
     """Another vocabulary or test caption makes nothing again, and the table serves them; another training caption does."""
     rows = [row for row in ROWS if row[0] in "dt"]
     job, _ = weights_of(alone, tmp_path / "d", rows)
-    made = (job.context().folder / "weights.parquet").stat().st_mtime_ns
+    made = (job.folder / "weights.parquet").stat().st_mtime_ns
     rows.append(("t", "test", "another test"))
     again, references = weights_of(alone, tmp_path / "d", rows, min_count=2)
     assert again.ref.key == job.ref.key
-    assert (job.context().folder / "weights.parquet").stat().st_mtime_ns == made
-    assert open_weights(references, job.context().folder).by_caption("meteor") == {"d#0": 1.0, "d#1": 1.0}
+    assert (job.folder / "weights.parquet").stat().st_mtime_ns == made
+    assert open_weights(references, job.folder).by_caption("meteor") == {"d#0": 1.0, "d#1": 1.0}
     other, references = weights_of(alone, tmp_path / "d", [*rows, ("d", "train", "the same words")])
     assert other.ref.key != job.ref.key
     with pytest.raises(Mismatch, match="captions"):
-        open_weights(references, job.context().folder)
+        open_weights(references, job.folder)
 
 
 def test_without_java_the_error_says_what_to_do(alone, tmp_path: Path, monkeypatch) -> None:
@@ -151,5 +151,5 @@ def test_without_java_the_error_says_what_to_do(alone, tmp_path: Path, monkeypat
 def test_thousands_of_equal_captions_are_asked_once(alone, tmp_path: Path, one_java) -> None:
     rows = [("a", "train", "a red ball rolls")] * 3000 + [("a", "train", "a box"), ("t", "test", "a test")]
     job, references = weights_of(alone, tmp_path / "d", rows)
-    weights = open_weights(references, job.context().folder).scores["meteor"]
+    weights = open_weights(references, job.folder).scores["meteor"]
     assert (weights[:3000] == 1).all() and 0 < weights[3000] < 1

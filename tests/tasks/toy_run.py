@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from models.captioners.lstm import SaLstmOptions
 from models.decoding.beam_search import SearchOptions
@@ -62,12 +63,12 @@ class ToyRun:
 
     def features(self, options: ExtractOptions = EXTRACT) -> StageRun:
         inputs = {"videos": self.catalogue().ref.part("videos"), "tagger": self.tagger().ref}
-        return self.alone(extract_features, options, self.data, **inputs, frames_clips=self.frames().ref)
+        return self.alone(extract_features, options, self.data, **inputs, frame_plans=(self.frames().ref,))
 
     def seeded(self, options: SeedOptions = SEED) -> StageRun:
         text, features = self.text().ref, self.features().ref
-        inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
-        return self.alone(seed, options, self.data, text_train=text.part("train"), text_val=text.part("val"), **inputs)
+        inputs = {"features": features.part("scene/train", "scene/val"), "text": text.part("train", "val")}
+        return self.alone(seed, options, self.data, **inputs)
 
     def captions(self, width: int = 2) -> StageRun:
         options = CaptionOptions(split="test", search=SearchOptions(width=width, max_length=8))
@@ -75,12 +76,19 @@ class ToyRun:
             caption,
             options,
             self.data,
-            captioner=self.seeded().ref,
+            captioners=(self.seeded().ref,),
             text=self.text().ref.part("train"),
             videos=self.catalogue().ref.part("videos/test"),
             features=self.features().ref.part("scene/test"),
         )
 
-    def scores(self, meteor: bool = False) -> StageRun:
-        inputs = {"captions": self.captions().ref, "text": self.text().ref.part("test")}
-        return self.alone(evaluate, EvaluationOptions(meteor=meteor), self.data, **inputs)
+    def scores(self, **options: Any) -> StageRun:
+        return self.alone(
+            evaluate,
+            EvaluationOptions(**{"meteor": False, **options}),
+            self.data,
+            captions=self.captions().ref,
+            text=self.text().ref.part("test", "train"),
+            captioners=(self.seeded().ref,),
+            features=self.features().ref.part("scene/test"),
+        )

@@ -210,7 +210,7 @@ def test_a_file_that_nobody_may_read_or_that_is_no_file_is_told(
 @pytest.mark.slow
 def test_the_flow_of_a_deployment_gives_the_same(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefect for real, on a database of its own."""
-    code = "import json, sys; from flows.orchestration.caption_flow import caption_flow as flow;"
+    code = "import json, sys; from flows.orchestration.flows import caption_flow as flow;"
     code += "print(json.dumps(flow(*json.loads(sys.argv[1]))))"
     (tmp_path / "no.mp4").write_text("text")
     given = json.dumps([[str(place.clip("test")), str(tmp_path / "no.mp4")], str(place.workspace.root)])

@@ -160,7 +160,7 @@ def begun(recipe: Path, world: Path, tmp_path: Path) -> Path:
     workspace = Workspace.open(tmp_path / "space")
     plan = plan_pipeline(load_recipe(str(recipe), data=world), workspace, until="prepare_text")
     for step in plan.steps:
-        step.job.carry_out()
+        step.execute()
     place = ("mine", "folder", str(world), plan.recipe.model_dump(mode="json"), plan.keys, ())
     save_run(workspace, RunRecord(new_run_id(), *place, "2024-01-01T00:00:00Z", "done", scores={"CIDEr": 0.5}))
     return workspace.root
@@ -175,7 +175,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     assert shown.code == 0 and "7 of 9 stages would run" in shown.out and "sample_frames[clips]" in shown.out
     stages = longtake(*arguments, "--json").json["stages"]
     assert [stage["state"] for stage in stages] == ["done"] * 2 + ["missing"] * 7
-    assert stages[0]["items"] == 18 and stages[2]["why"] == "never made"
+    assert stages[0]["items"] == 18 and stages[2]["why"] == "not computed yet"
     changed = longtake(*arguments, "--set", "text.min_count=1", "--json").json["stages"]
     assert (changed[1]["state"], changed[1]["why"]) == ("stale", "min_count 3 -> 1")
     short = longtake(*arguments, "--until", "prepare_text")
@@ -235,7 +235,7 @@ def test_status_of_a_finished_run_leads_to_its_report_and_to_captions(
 def test_status_names_the_files_in_the_quarantine(longtake: Longtake, place: Place) -> None:
     broken = place.clip("test")
     broken.write_bytes(b"no film")
-    place.plan(until="catalogue").steps[0].job.carry_out()
+    place.plan(until="catalogue").steps[0].execute()
     where = ("-w", place.root / "workspace", "--data", place.data)
     shown = longtake("status", TOY, *where)
     assert "1 in quarantine" in shown.err and broken.stem in shown.err and "not_media" in shown.err

@@ -19,7 +19,7 @@ def recorded(place: Place, name: str = "toy", **changes: object) -> RunRecord:
     """Carry a variant of the toy recipe out, and keep its record as a run does."""
     plan = place.plan(**changes)
     for step in plan.steps:
-        step.job.carry_out()
+        step.execute()
     recipe = recipe_on(place.data, **changes).model_dump(mode="json")
     recipe["name"] = name
     run = RunRecord(new_run_id(), name, "toy", str(place.data), recipe, plan.keys, (), "2024-01-01T00:00:00Z", "done")
@@ -91,4 +91,4 @@ def test_a_result_that_was_collected_is_named(place: Place, longtake: Longtake) 
     shutil.rmtree(place.folder("caption"))
     shutil.rmtree(place.folder("report"))
     answer = longtake("report", run.id, "--workspace", place.workspace.root)
-    assert answer.code == 2 and "used caption" in answer.err and "makes it again" in answer.err.replace("\n", " ")
+    assert answer.code == 2 and "used caption" in answer.err and "computes it again" in answer.err.replace("\n", " ")

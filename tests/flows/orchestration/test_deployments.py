@@ -27,20 +27,22 @@ def schema(name: str) -> dict[str, Any]:
 def test_every_parameter_has_a_type_and_an_explanation_for_the_form(name: str) -> None:
     flow = DEPLOYMENTS[name].load()
     assert flow.name == name and flow.description
-    for parameter, about in flow.parameters.properties.items():
+    nested = schema(name)["definitions"].get("RunParameters", {})
+    for parameter, about in [*flow.parameters.properties.items(), *nested.get("properties", {}).items()]:
         assert about.get("description", "").endswith("."), f"{name} does not explain {parameter}"
-        assert "type" in about or "anyOf" in about or "enum" in about, f"{name}.{parameter} has no type"
-    assert set(flow.parameters.required) == {"files" if name == "caption" else "recipe", "workspace"}
+        assert about.keys() & {"type", "anyOf", "enum", "$ref", "allOf"}, f"{name}.{parameter} has no type"
+    assert set(flow.parameters.required) == ({"files", "workspace"} if name == "caption" else {"run"})
+    assert name == "caption" or set(nested["required"]) == {"recipe", "workspace"}
 
 
-def test_the_form_offers_the_stages_as_a_list() -> None:
+def test_the_form_specs_the_stages_as_a_list() -> None:
     assert schema("pipeline")["properties"]["until"]["enum"] == [stage.name for stage in STAGES]
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_a_deployment_takes_the_values_its_flow_knows(name: str) -> None:
     deployment = deployment_of(name, DEMO, "pool")
-    expected: dict[str, Any] = {"recipe": "demo", "workspace": "/w", "settings": ["a.b=1"]}
+    expected: dict[str, Any] = {"run": {"recipe": "demo", "workspace": "/w", "settings": ["a.b=1"]}}
     if name == "caption":
         expected = {"workspace": "/w"}
     assert deployment.parameters == expected | ({"retrain_after": 7} if name == "refresh" else {})
@@ -75,7 +77,8 @@ def test_no_deployment_takes_parameters_from_an_event() -> None:
 def test_without_a_recipe_only_a_person_starts_anything() -> None:
     bare = Target("longtake", {"workspace": "/w"})
     for name in DEPLOYMENTS:
-        assert triggers(name, bare) == [] and deployment_of(name, bare, "pool").parameters == {"workspace": "/w"}
+        expected = {"workspace": "/w"} if name == "caption" else {"run": {"workspace": "/w"}}
+        assert triggers(name, bare) == [] and deployment_of(name, bare, "pool").parameters == expected
 
 
 def test_the_clock_starts_refresh_alone() -> None:
@@ -89,10 +92,10 @@ def test_the_clock_starts_refresh_alone() -> None:
 
 def test_prefect_yaml_says_the_same_as_the_table() -> None:
     listed = {each["entrypoint"]: each for each in yaml.safe_load(YAML.read_text())["deployments"]}
-    assert list(listed) == ["{}/{}.py:{}".format(*offer.flow.split(".")) for offer in DEPLOYMENTS.values()]
-    for (name, offer), said in zip(DEPLOYMENTS.items(), listed.values(), strict=True):
+    assert list(listed) == ["{}/{}/{}.py:{}".format(*spec.flow.split(".")) for spec in DEPLOYMENTS.values()]
+    for (name, spec), said in zip(DEPLOYMENTS.items(), listed.values(), strict=True):
         assert said["work_pool"]["job_variables"] == deployment_of(name, DEMO, "pool").job_variables
-        assert said["description"] == offer.about and bool(said.get("schedules")) == offer.scheduled
+        assert said["description"] == spec.about and bool(said.get("schedules")) == spec.scheduled
         ours, theirs = triggers(name), said.get("triggers", [])
         assert [t.name for t in ours] == [t["name"] for t in theirs]
         for our, their in zip(ours, theirs, strict=True):

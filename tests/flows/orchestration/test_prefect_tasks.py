@@ -24,26 +24,26 @@ from storage.errors import BadInput, TransientError, UsageError
 from storage.options import Options
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Made, stage
+from tasks.framework.stage import StageResult, stage
 
 space = Workspace.open(sys.argv[1])
 configure()
 tries, seen = Counter(), {}
 
 @stage(version=1)
-def flaky(work, options):
+def flaky(context, options):
     tries["flaky"] += 1
     if tries["flaky"] < 3:
         raise OSError(errno.EIO, "Input/output error", "clip.mp4")
-    return Made(1)
+    return StageResult(1)
 
 @stage(version=1)
-def broken(work, options):
+def broken(context, options):
     tries["broken"] += 1
     raise OSError(errno.EIO, "Input/output error", "clip.mp4")
 
 @stage(version=1)
-def hopeless(work, options):
+def hopeless(context, options):
     tries["hopeless"] += 1
     raise BadInput("captions.csv has no column 'caption'; add it")
 
@@ -52,13 +52,13 @@ def active():
         return client.read_global_concurrency_limit_by_name("slots-of-test").active_slots
 
 @stage(version=1, device=True)
-def busy(work, options):
+def busy(context, options):
     seen["while"] = active()
-    return Made(1)
+    return StageResult(1)
 
 def attempt(each, **runtime):
     try:
-        return run_stage(each.job(space, Path("."), Runtime(**runtime), Options(), {}), each.name, False)[1]
+        return run_as_task(each.bind(space, Path("."), Runtime(**runtime), Options(), {}), each.name, False)[1]
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
@@ -68,7 +68,7 @@ with started():
     from prefect import flow
     from prefect.client.orchestration import get_client
     from flows.orchestration.deployments import ensure_slots
-    from tasks.framework.prefect_task import run_stage
+    from tasks.framework.prefect_task import run_as_task
 
     @flow
     def everything():

@@ -154,7 +154,7 @@ def test_what_hangs_on_a_lifeline_ends_with_its_holder_and_not_before() -> None:
 
 
 def test_a_child_looks_for_its_parent_and_ends_without_it() -> None:
-    child = "import time; from flows.orchestration.process_lifetime import end_with_parent as e;"
+    child = "import time; from flows.orchestration.process_lifetime import end_with_starter as e;"
     child += "e(); print('up', flush=True); time.sleep(600)"
     parent = (
         "import os, subprocess, sys, time\n"

@@ -264,20 +264,20 @@ from pathlib import Path
 from prefect import flow
 from storage.options import Options
 from storage.workspace import Workspace
-from tasks.framework.prefect_task import run_stage
+from tasks.framework.prefect_task import run_as_task
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Made, stage
+from tasks.framework.stage import StageResult, stage
 
 @stage(version=1, device=True)
-def hold(work, options):
+def hold(context, options):
     print("has it", flush=True)
     time.sleep(float(sys.argv[2]))
-    return Made(1)
+    return StageResult(1)
 
 @flow
 def holding():
-    job = hold.job(Workspace.open(sys.argv[1]), Path("."), Runtime(slots="one-slot"), Options(), {})
-    run_stage(job, "hold", False)
+    job = hold.bind(Workspace.open(sys.argv[1]), Path("."), Runtime(slots="one-slot"), Options(), {})
+    run_as_task(job, "hold", False)
 
 holding()
 """

@@ -27,7 +27,6 @@ from flows.sweep.definition import (
     variants_of,
     with_seed,
 )
-from flows.sweep.run import sweep_from_json, sweep_to_json
 from flows.sweep.table import Result, Spread, failures, rows_of, write_results
 from storage.errors import UsageError
 from storage.workspace import Workspace
@@ -119,7 +118,7 @@ def test_what_variants_share_is_counted_once(place: Place) -> None:
 
 def test_variants_that_differ_in_search_alone_share_their_training(place: Place) -> None:
     cells = plan_sweep(sweep_on(place, "decoding.width=2,3", seeds=3), place.workspace)
-    made = [step.job.ref.uri for cell in cells if cell.plan for step in cell.plan.steps if step.label == "seed"]
+    made = [step.ref.uri for cell in cells if cell.plan for step in cell.plan.steps if step.label == "seed"]
     assert len(made) == 6 and len(set(made)) == 3
 
 
@@ -147,7 +146,7 @@ def test_runs_that_need_a_failed_stage_are_not_tried(place: Place) -> None:
     assert cells[0].plan and cells[2].plan
     seed = cells[0].plan.step("seed")
     assert seed
-    left = cells_without(cells, {seed.job.ref.uri: "the disk is full"})
+    left = cells_without(cells, {seed.ref.uri: "the disk is full"})
     assert [cell.why_not for cell in left] == ["the disk is full", "", "the disk is full", ""]
 
 
@@ -161,11 +160,6 @@ def test_the_runs_of_a_sweep_have_names_of_their_own(place: Place) -> None:
         if cell.plan
     }
     assert len(names) == 8 and all(len(name) <= 64 for name in names)
-
-
-def test_a_sweep_survives_the_way_through_plain_values(tmp_path: Path) -> None:
-    sweep = find_sweep("glrg-table3", seeds=2, settings=["seeding.epochs=2"], data=tmp_path)
-    assert sweep_from_json(json.loads(json.dumps(sweep_to_json(sweep)))) == sweep
 
 
 def toy_results() -> tuple[Sweep, list[Result], dict[str, list[float]]]:

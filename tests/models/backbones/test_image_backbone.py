@@ -21,7 +21,7 @@ from models.backbones.backbone import Pictures
 from models.backbones.image import ImageBackbone, fitted, load
 from models.backbones.weights import WeightsUnavailable, digest
 from models.backbones.zoo import UnknownOutput, check_output, open_backbone
-from storage.media.resize import Fit, fit_picture
+from storage.media.resize import FrameTransform, resize_and_crop
 
 NET = "timm:test_resnet"  # half a million weights, 160 pixels
 
@@ -102,7 +102,7 @@ def test_a_fitted_frame_is_what_timms_transform_makes_of_it(shape: tuple[int, in
     transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=backbone.net))
     pixels = transform(Image.fromarray(frame))
     assert isinstance(pixels, Tensor) and backbone.pictures is not None
-    ours = fit_picture(frame, Fit(**asdict(backbone.pictures)))
+    ours = resize_and_crop(frame, FrameTransform(**asdict(backbone.pictures)))
     with torch.inference_mode():
         expected = backbone.net(pixels[None].to(memory_format=torch.channels_last)).softmax(-1)
     found = backbone(torch.from_numpy(ours.copy())[None, None])["classes"]

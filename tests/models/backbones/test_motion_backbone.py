@@ -15,7 +15,7 @@ from models.backbones.backbone import Pictures
 from models.backbones.motion import NAMES, MotionBackbone, fitted, frames_of, load
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import UnknownOutput, check_output, open_backbone
-from storage.media.resize import Fit, fit_picture
+from storage.media.resize import FrameTransform, resize_and_crop
 
 
 def rolling(count: int, frames: int = 16, side: int = 112) -> Tensor:
@@ -47,7 +47,7 @@ def test_r3d_18_gives_its_stored_outputs(r3d: MotionBackbone) -> None:
 def test_a_clip_is_seen_as_torchvision_shows_it(r3d: MotionBackbone) -> None:
     video = np.random.default_rng(1).integers(0, 256, (16, 128, 171, 3), np.uint8)  # of the size that it is resized to
     assert r3d.pictures is not None
-    ours = np.stack([fit_picture(frame, Fit(**asdict(r3d.pictures))) for frame in video])
+    ours = np.stack([resize_and_crop(frame, FrameTransform(**asdict(r3d.pictures))) for frame in video])
     preset = get_model_weights("r3d_18").DEFAULT.transforms()
     theirs = preset(torch.from_numpy(video).permute(0, 3, 1, 2))
     torch.manual_seed(0)

@@ -10,9 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.datasets import READERS, DatasetOptions, FolderOptions, MsvdOptions, detect_kind, read_dataset
 from storage.datasets.annotations import clean_caption, parse_split, repair_segment
-from storage.datasets.dataset import Builder, find_videos
+from storage.datasets.dataset import DatasetBuilder, assign_ids, scan
 from storage.errors import BadInput, UnsafeId
-from storage.records import check_video_id
+from storage.records import Problem, check_video_id
+
+
+def find_videos(root: Path, problems: list[Problem] | None = None) -> dict[str, str]:
+    """Id -> path below root of every video and image."""
+    problems = [] if problems is None else problems
+    return assign_ids(scan(root, problems), problems)
 
 
 def touch(root: Path, *names: str) -> None:
@@ -82,7 +88,7 @@ def test_a_decomposed_file_name_is_found_by_its_composed_id(tmp_path):
 def test_any_string_as_an_id_is_safe_or_a_problem(tmp_path_factory, video_id):
     root = tmp_path_factory.getbasetemp() / "no_videos"
     root.mkdir(exist_ok=True)
-    builder = Builder("toy", root)
+    builder = DatasetBuilder("toy", root)
     added = builder.add_video(video_id, None, "train", where="toy.csv:2")
     if added:
         assert check_video_id(video_id) == video_id
@@ -111,7 +117,7 @@ def test_separators_inside_a_caption_become_one_space():
 
 def test_the_builder_reports_every_kind_of_gap_and_goes_on(tmp_path):
     touch(tmp_path, "b.mp4", "extra.mp4")
-    builder = Builder("toy", tmp_path)
+    builder = DatasetBuilder("toy", tmp_path)
     builder.opened(tmp_path / "notes.json")
     assert builder.add_video("b", builder.find_file("b"), "train")
     assert builder.add_video("a", builder.find_file("a"), "val")
@@ -146,7 +152,7 @@ def test_the_builder_reports_every_kind_of_gap_and_goes_on(tmp_path):
 
 
 def test_no_usable_caption_at_all_is_bad_input(tmp_path):
-    builder = Builder("toy", tmp_path)
+    builder = DatasetBuilder("toy", tmp_path)
     builder.opened(tmp_path / "notes.json")
     builder.add_video("a", None, "train")
     builder.add_caption("a", "  ", "notes.json:1")

@@ -181,7 +181,7 @@ def test_the_world_reads_as_a_data_set(world):
         (clip.id, clip.split, f"videos/{clip.id}.mp4") for clip in clips
     }
     assert {(one.video_id, one.n, one.text) for one in dataset.captions} == {
-        (clip.id, n, told.text) for clip in clips for n, told in enumerate(clip.captions)
+        (clip.id, n, caption.text) for clip in clips for n, caption in enumerate(clip.captions)
     }
     assert len(dataset.captions) == 120
 
@@ -205,8 +205,8 @@ def test_clips_decode_to_the_promised_frames_and_sound(world):
 def test_truth_tells_the_event_the_twin_and_the_kind_of_every_caption(world):
     for row, clip in zip(truth(world), SMALL.plan(), strict=True):
         assert 0 < row["start"] < row["end"] < row["frames"] == 18
-        assert row["captions"] == [told.kind for told in clip.captions]
-        assert (row["video"], row["twin"], row["action"]) == (clip.id, clip.twin, clip.scene.action)
+        assert row["captions"] == [caption.kind for caption in clip.captions]
+        assert (row["video"], row["twin"], row["action"]) == (clip.id, clip.near_duplicate, clip.scene.action)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -217,7 +217,7 @@ def test_splits_share_every_word_but_no_combination(seed):
         clips = [clip for clip in plan if clip.split == split]
         assert len(clips) == count
         triples[split] = {(clip.scene.colour, clip.scene.shape, clip.scene.action) for clip in clips}
-        words[split] = {word for clip in clips for told in clip.captions for word in told.text.split()}
+        words[split] = {word for clip in clips for caption in clip.captions for word in caption.text.split()}
     assert not any(one & other for one, other in combinations(triples.values(), 2))
     assert words["train"] >= words["val"] | words["test"]
     assert 60 <= len(words["train"]) <= 90
@@ -245,22 +245,22 @@ def test_growing_a_split_changes_no_clip():
 def test_near_twins_differ_in_exactly_one_property():
     clips = {clip.id: clip for clip in PLAN}
     for split in ("train", "test"):
-        twins = [clip for clip in PLAN if clip.split == split and clip.twin]
-        assert {clip.differs for clip in twins} == {"detail", "sound", "size"}
-        assert len(twins) > 0.25 * sum(clip.split == split for clip in PLAN)
-        for clip in twins:
-            other = clips[str(clip.twin)]
-            assert (other.twin, other.split) == (clip.id, split)
+        near_duplicates = [clip for clip in PLAN if clip.split == split and clip.near_duplicate]
+        assert {clip.differs for clip in near_duplicates} == {"detail", "sound", "size"}
+        assert len(near_duplicates) > 0.25 * sum(clip.split == split for clip in PLAN)
+        for clip in near_duplicates:
+            other = clips[str(clip.near_duplicate)]
+            assert (other.near_duplicate, other.split) == (clip.id, split)
             theirs = asdict(other.scene)
             assert [name for name, mine in asdict(clip.scene).items() if mine != theirs[name]] == [clip.differs]
 
 
 def test_two_captions_in_ten_are_lazy_and_one_is_wrong():
     for clip in PLAN:
-        kinds = [told.kind for told in clip.captions]
+        kinds = [caption.kind for caption in clip.captions]
         assert (kinds.count("lazy"), kinds.count("wrong"), len(kinds)) == (2, 1, 10)
-        assert len({told.text for told in clip.captions}) == 10
-    five = [told.kind for clip in DemoOptions(captions=5).plan() for told in clip.captions]
+        assert len({caption.text for caption in clip.captions}) == 10
+    five = [caption.kind for clip in DemoOptions(captions=5).plan() for caption in clip.captions]
     assert five.count("wrong") / len(five) == pytest.approx(0.1, abs=0.02)
 
 
@@ -268,8 +268,8 @@ def test_two_captions_in_ten_are_lazy_and_one_is_wrong():
 def test_a_world_can_speak_more_often_of_details_without_another_pixel(share):
     plan = DemoOptions(detail_share=share).plan()
     assert [clip.scene for clip in plan] == [clip.scene for clip in PLAN]
-    told = [t.text for c in plan for t in c.captions if t.kind != "lazy" and c.scene.detail != "none"]
-    assert np.mean(["white" in text for text in told]) == pytest.approx(share, abs=0.03)
+    caption = [t.text for c in plan for t in c.captions if t.kind != "lazy" and c.scene.detail != "none"]
+    assert np.mean(["white" in text for text in caption]) == pytest.approx(share, abs=0.03)
     heard = [t.text for c in plan for t in c.captions if t.kind != "lazy" and c.scene.sound != "none"]
     assert np.mean([bool(set(text.split()) & {"hum", "beep", "noise"}) for text in heard]) == pytest.approx(
         0.3, abs=0.03
@@ -279,16 +279,16 @@ def test_a_world_can_speak_more_often_of_details_without_another_pixel(share):
 def test_good_captions_are_true_and_wrong_ones_err_once():
     for clip in PLAN:
         scene = clip.scene
-        for told in clip.captions:
-            words = set(told.text.split())
+        for caption in clip.captions:
+            words = set(caption.text.split())
             said = (words & set(COLOURS), meant(words, SAYS_SHAPE), meant(words, SAYS_ACTION))
             right = [got == {true} for got, true in zip(said, (scene.colour, scene.shape, scene.action), strict=True)]
-            assert right.count(True) == {"good": 3, "wrong": 2, "lazy": 0}[told.kind], told
+            assert right.count(True) == {"good": 3, "wrong": 2, "lazy": 0}[caption.kind], caption
             assert meant(words, SAYS_SIZE) <= {scene.size}
             assert words & {"cross", "dot", "ring"} <= {scene.detail}
             assert meant(words, SAYS_SOUND) <= {scene.sound}
-            assert "a orange" not in told.text
-            assert told.text == told.text.strip().lower()
+            assert "a orange" not in caption.text
+            assert caption.text == caption.text.strip().lower()
 
 
 @pytest.mark.parametrize("action", ACTIONS)

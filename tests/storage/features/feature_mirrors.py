@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.features.object_store import Objects
+from storage.features.object_store import ObjectStore
 from storage.features.remote_store import Mirror, RemoteFeatures
 from storage.features.store import FeatureStore
 from tests import ROOT
@@ -27,7 +27,7 @@ def mirror(url: str, store: FeatureStore | Path) -> Mirror:
 
 def remote_segments(url: str) -> list[str]:
     """Those with an index."""
-    paths = (entry.path for entry in Objects(url).below(f"{NAME}/"))
+    paths = (entry.path for entry in ObjectStore(url).below(f"{NAME}/"))
     return sorted(path.split("/")[2] for path in paths if path.endswith("/index.parquet"))
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import BadInput, UsageError
-from storage.features.exporting import Form, export_features
+from storage.features.exporting import ExportFormat, export_features
 from storage.features.import_sources import EXPORT_NOTE
 from storage.features.importing import import_features
 from storage.features.segments import INDEX_SCHEMA, segment_names
@@ -24,10 +24,10 @@ from storage.features.store import FeatureDType, FeatureStore
 from tests import ROOT
 from tests.storage.features.feature_rows import D, features, make, only_chunk, times
 
-FORMS: list[Form] = ["npy", "hdf5"]
+FORMS: list[ExportFormat] = ["npy", "hdf5"]
 
 
-def place(tmp_path: Path, form: Form) -> Path:
+def place(tmp_path: Path, form: ExportFormat) -> Path:
     return tmp_path / ("out" if form == "npy" else "out.h5")
 
 
@@ -35,23 +35,23 @@ def kinds(report) -> dict[str, str]:
     return {problem.item: problem.kind for problem in report.problems}
 
 
-def varied(path: Path, dtype: FeatureDType, tail: tuple[int, ...]) -> FeatureStore:
+def varied(path: Path, dtype: FeatureDType, feature_shape: tuple[int, ...]) -> FeatureStore:
     """Rows of several lengths, one empty, one damaged, one without times, one with very many steps, odd names."""
     store = FeatureStore.create(path, provenance={"extractor_key": "net-1", "name": "n", "weights": "é"}, dtype=dtype)
     chance = np.random.default_rng(3)
     with store.writer() as writer:
         for n, video_id in enumerate(["plain", "a.b", "Ünï — 視", "x" * 190]):
-            writer.add(video_id, f"k{n}", chance.normal(size=(n + 1, *tail)), pts=np.arange(n + 1) / 3)
-        writer.add("silent", "k", np.zeros((0, *tail)), pts=[])
-        writer.add("torn", "k", chance.normal(size=(2, *tail)), damaged=True)
-        writer.add("long", "k", chance.normal(size=(9000, *tail)), pts=np.arange(9000) / 7)
+            writer.add(video_id, f"k{n}", chance.normal(size=(n + 1, *feature_shape)), pts=np.arange(n + 1) / 3)
+        writer.add("silent", "k", np.zeros((0, *feature_shape)), pts=[])
+        writer.add("torn", "k", chance.normal(size=(2, *feature_shape)), damaged=True)
+        writer.add("long", "k", chance.normal(size=(9000, *feature_shape)), pts=np.arange(9000) / 7)
     return store
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("dtype", "tail"), [("float16", (D,)), ("float32", (3, 2))])
-def test_what_was_exported_imports_back_to_the_same_rows(tmp_path, form, dtype, tail):
-    store = varied(tmp_path / "s", dtype, tail)
+@pytest.mark.parametrize(("dtype", "feature_shape"), [("float16", (D,)), ("float32", (3, 2))])
+def test_what_was_exported_imports_back_to_the_same_rows(tmp_path, form, dtype, feature_shape):
+    store = varied(tmp_path / "s", dtype, feature_shape)
     report = export_features(store, form, place(tmp_path, form))
     assert (report.written, report.already, report.problems) == (7, 0, ())
     keys = dict(zip(*(store.view().table()[c].to_pylist() for c in ("video_id", "video_key")), strict=True))

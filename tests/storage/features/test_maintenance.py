@@ -18,7 +18,7 @@ from storage.errors import StorageError
 from storage.features import maintenance
 from storage.features import segments as segments_module
 from storage.features import view as view_module
-from storage.features.reader import Segment
+from storage.features.reader import FeatureSegment
 from storage.features.segments import segment_names
 from storage.features.store import FeatureStore
 from tests.storage.features.feature_rows import D, all_right, features, make, only_chunk, start_writer, times
@@ -88,14 +88,14 @@ def test_a_view_opened_during_a_compaction_has_every_row(tmp_path, monkeypatch):
     monkeypatch.setattr(view_module, "segment_names", lambda path: next(listings, None) or segment_names(path))
     assert set(store.view().lengths()) == {"v1", "v2", "v3"}
 
-    open_data = Segment._open_data
+    open_data = FeatureSegment._open_data
 
-    def compact_first(segment: Segment) -> None:  # between the index and the data
-        monkeypatch.setattr(Segment, "_open_data", open_data)
+    def compact_first(segment: FeatureSegment) -> None:  # between the index and the data
+        monkeypatch.setattr(FeatureSegment, "_open_data", open_data)
         store.compact({"v1": "k", "v2": "k"})
         segment._open_data()
 
-    monkeypatch.setattr(Segment, "_open_data", compact_first)
+    monkeypatch.setattr(FeatureSegment, "_open_data", compact_first)
     view = store.view()
     assert view.fresh({f"v{n}": "k" for n in range(4)}) == {"v1", "v2"} and all_right(view)
 

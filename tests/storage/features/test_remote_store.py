@@ -15,7 +15,7 @@ from storage.errors import Mismatch, MissingFeatures, StorageError, TransientErr
 from storage.features import maintenance, object_store
 from storage.features import segments as segments_module
 from storage.features.importing import import_features, imports
-from storage.features.object_store import Objects
+from storage.features.object_store import ObjectStore
 from storage.features.remote_store import RemoteFeatures
 from storage.features.segments import segment_names
 from storage.features.store import FeatureStore
@@ -51,7 +51,7 @@ def test_at_every_moment_a_segment_is_whole_or_not_there(tmp_path, url, monkeypa
     moments = []
 
     def whole_there(done: int, total: int) -> None:
-        there = {entry.path.removeprefix(f"{NAME}/") for entry in Objects(url).below(f"{NAME}/")}
+        there = {entry.path.removeprefix(f"{NAME}/") for entry in ObjectStore(url).below(f"{NAME}/")}
         for name in remote_segments(url):
             assert {path for path in files if path.startswith(name)} <= there
         moments.append(done)
@@ -190,7 +190,7 @@ def test_only_names_of_segments_are_ever_fetched(tmp_path, url):
     mirror(url, store).push()
     (name,) = segment_names(store.path)
     for path in ("evil", "evil/index.parquet", f"{name}/data/run.sh", f"{name}/extra/zarr.json", "imports/x/zarr.json"):
-        assert Objects(url).create(f"{NAME}/{path}", b"evil")
+        assert ObjectStore(url).create(f"{NAME}/{path}", b"evil")
     mirror(url, tmp_path / "b").pull()
     files = file_names(tmp_path / "b")
     assert files == {
@@ -212,24 +212,24 @@ def test_an_incomplete_remote_segment_is_not_taken_and_goes_with_time(tmp_path, 
     mirror(url, store).push()
     (name,) = segment_names(store.path)
     unfinished = name[:-8] + "0" * 8
-    Objects(url).create(f"{NAME}/{unfinished}/data/c.0.0", b"half")
+    ObjectStore(url).create(f"{NAME}/{unfinished}/data/c.0.0", b"half")
     assert mirror(url, tmp_path / "b").pull().segments == 1
     mirror(url, store).compact()
-    assert len(Objects(url).below(f"{NAME}/{unfinished}/")) == 1  # its writer may be alive
+    assert len(ObjectStore(url).below(f"{NAME}/{unfinished}/")) == 1  # its writer may be alive
     monkeypatch.setattr("storage.features.remote_store._LEFT_BEHIND", object_store.timedelta(0))
     mirror(url, store).compact()
-    assert Objects(url).below(f"{NAME}/{unfinished}/") == [] and remote_segments(url) == [name]
+    assert ObjectStore(url).below(f"{NAME}/{unfinished}/") == [] and remote_segments(url) == [name]
 
 
 def test_a_damaged_remote_store_or_index_is_named(tmp_path, url):
-    Objects(url).create(f"{NAME}/zarr.json", b"{}")
+    ObjectStore(url).create(f"{NAME}/zarr.json", b"{}")
     with pytest.raises(StorageError, match="damaged or of no Longtake feature store"):
         mirror(url, make(tmp_path / "a", 1)).push()
     other = f"{url}-other"
     store = make(tmp_path / "b", 1)
     mirror(other, store).push()
     fake = segment_names(store.path)[0][:-8] + "0" * 8
-    Objects(other).create(f"{NAME}/{fake}/index.parquet", b"PAR1 no")
+    ObjectStore(other).create(f"{NAME}/{fake}/index.parquet", b"PAR1 no")
     with pytest.raises(StorageError, match=rf"index of segment {fake} .*cannot be read"):
         mirror(other, store).push()
 
@@ -250,9 +250,9 @@ def test_a_place_that_cannot_be_reached_says_what_to_check(tmp_path, url, monkey
 
 def test_a_store_that_restarts_is_waited_for(s3_server, url, monkeypatch):
     """Nobody listens for 5 s: longer than a dozen of the client's own tries take."""
-    target, (host, port) = Objects(url), ("127.0.0.1", free_port())
+    target, (host, port) = ObjectStore(url), ("127.0.0.1", free_port())
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    away = Objects(url)
+    away = ObjectStore(url)
     back = threading.Timer(5.0, lambda: Network(int(s3_server.rpartition(":")[2]), port))
     back.start()
     assert away.create("a", b"there") and target.get("a") == b"there"

@@ -26,7 +26,7 @@ def test_rows_come_back_exactly_whatever_the_chunks(tmp_path, monkeypatch):
         assert np.array_equal(view.read(f"v{n}"), features(n))
         assert times(view, n) == [step / 4 for step in range(1 + n % 5)]
     assert view.lengths() == {f"v{n}": 1 + n % 5 for n in range(40)}
-    assert (store.count, store.tail, store.dtype) == (40, (D,), np.float16)
+    assert (store.count, store.feature_shape, store.dtype) == (40, (D,), np.float16)
     assert store.nbytes >= sum(features(n).nbytes for n in range(40))
 
 
@@ -62,7 +62,9 @@ def test_a_batch_is_padded_and_masked(tmp_path):
 
 
 def test_regions_and_empty_rows_are_rows_too(tmp_path):
-    store = FeatureStore.create(tmp_path / "s", provenance={"extractor_key": "r"}, tail=(3, 4), dtype="float32")
+    store = FeatureStore.create(
+        tmp_path / "s", provenance={"extractor_key": "r"}, feature_shape=(3, 4), dtype="float32"
+    )
     regions = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     with store.writer() as writer:
         writer.add("silent", "k", np.zeros((0, 3, 4), np.float32))
@@ -94,25 +96,28 @@ def test_a_store_of_nothing_but_empty_rows(tmp_path):
             writer.add(video_id, "k", np.zeros((0, D)))
     digest = store.digest()
     assert store.compact().after == 1
-    assert (store.tail, store.count, store.verify(), store.digest()) == ((D,), 2, [], digest)
+    assert (store.feature_shape, store.count, store.verify(), store.digest()) == ((D,), 2, [], digest)
     batch, mask = FeatureStore.open(tmp_path / "s").view().read_batch(["b", "a"], length=3)
     assert batch.shape == (2, 3, D) and not batch.any() and not mask.any()
 
 
-@pytest.mark.parametrize("tail", [(49, 2048), (16, 1024)])
-def test_steps_of_several_axes_lie_in_chunks_of_about_12_megabytes(tmp_path, tail):
+@pytest.mark.parametrize("feature_shape", [(49, 2048), (16, 1024)])
+def test_steps_of_several_axes_lie_in_chunks_of_about_12_megabytes(tmp_path, feature_shape):
     store = FeatureStore.create(tmp_path / "s", provenance={"extractor_key": "grid"})
-    step = 2 * tail[0] * tail[1]
-    rows = {f"v{n}": np.full((length, *tail), n, np.float16) for n, length in enumerate((3, 40, 0, 60_000_000 // step))}
+    step = 2 * feature_shape[0] * feature_shape[1]
+    rows = {
+        f"v{n}": np.full((length, *feature_shape), n, np.float16)
+        for n, length in enumerate((3, 40, 0, 60_000_000 // step))
+    }
     with store.writer(publish_bytes=2**30) as writer:
         for video_id, array in rows.items():
             writer.add(video_id, "k", array)
     sizes = {path.stat().st_size for path in tmp_path.glob("s/*/data/c.*")}
     assert len(sizes) == 1 and 10_000_000 < sizes.pop() < 12_000_000 + step
     view = store.view()
-    assert view.tail == tail and all(np.array_equal(view.read(i), array) for i, array in rows.items())
+    assert view.feature_shape == feature_shape and all(np.array_equal(view.read(i), array) for i, array in rows.items())
     batch, mask = view.read_batch(["v0", "v1", "v2"], dtype="float16")
-    assert batch.shape == (3, 40, *tail) and mask.sum(1).tolist() == [3, 40, 0]
+    assert batch.shape == (3, 40, *feature_shape) and mask.sum(1).tolist() == [3, 40, 0]
     assert (batch[0, :3] == 0).all() and (batch[1] == 1).all() and not batch[2].any()
     assert store.verify() == []
 
@@ -143,7 +148,7 @@ def test_making_a_store_again_opens_it_and_another_extractor_is_refused(tmp_path
     with pytest.raises(Mismatch, match="float32"):
         make(tmp_path / "s", dtype="float32")
     with pytest.raises(Mismatch, match="99"):
-        make(tmp_path / "s", tail=(99,))
+        make(tmp_path / "s", feature_shape=(99,))
 
 
 def test_a_place_that_is_no_store_is_explained(tmp_path):

@@ -78,14 +78,14 @@ def test_a_probe_that_failed_for_a_moment_is_made_again(clip: Path, monkeypatch:
 def test_a_look_that_failed_for_a_moment_is_taken_again(
     clip: Path, monkeypatch: pytest.MonkeyPatch, event: frame_stream.Event
 ) -> None:
-    job = DecodeJob(clip, {"few": FrameRequest(Uniform(frames=3), frame_stream.WHOLE)}, None, probe(clip))
-    calm, real, calls = gather(stream_frames(job))["few"], frame_stream._look, []
+    job = DecodeJob(clip, {"few": FrameRequest(Uniform(frames=3))}, None, probe(clip))
+    calm, real, calls = gather(stream_frames(job))["few"], frame_stream._decode, []
 
     def at_first_cut_short(job: DecodeJob) -> Iterator[frame_stream.Event]:
         calls.append(job)
         yield from [event] if len(calls) == 1 else real(job)
 
-    monkeypatch.setattr(frame_stream, "_look", at_first_cut_short)
+    monkeypatch.setattr(frame_stream, "_decode", at_first_cut_short)
     events = list(stream_frames(job))
     assert Restart(("few",)) in events and len(calls) == 2
     again = gather(events)["few"]

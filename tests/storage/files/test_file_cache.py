@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from storage.errors import StorageError
 from storage.files import file_cache as module
-from storage.files.file_cache import FileCache, Probed, _pack, _unpack
+from storage.files.file_cache import CachedProbe, FileCache, _pack, _unpack
 from storage.files.hashing import digest, digest_file, digest_rows
 
 WRITER = """
 import sys
 from pathlib import Path
-from storage.files.file_cache import FileCache, Probed
+from storage.files.file_cache import FileCache, CachedProbe
 cache, who = FileCache(Path(sys.argv[1])), sys.argv[2]
 for turn in range(25):
-    cache.note_probes({f"{who}-{turn}": Probed({"frames": turn}, None)}, 1)
+    cache.note_probes({f"{who}-{turn}": CachedProbe({"frames": turn}, None)}, 1)
     cache.note_failure(f"{who}-{turn}", "extractor", "truncated", "ends early")
 """
 
@@ -134,13 +134,13 @@ def test_progress_counts_the_files_that_are_hashed(file_cache: FileCache, videos
 def test_probes_survive_with_their_times_and_reasons(file_cache: FileCache) -> None:
     pts = np.array([0.0, 1 / 24, 0.5, 3.25])
     file_cache.note_probes(
-        {"good": Probed({"frames": 4, "fps": 24.0}, pts), "bad": Probed(None, None, "empty", "no byte")}, 1
+        {"good": CachedProbe({"frames": 4, "fps": 24.0}, pts), "bad": CachedProbe(None, None, "empty", "no byte")}, 1
     )
     found = file_cache.probes(["good", "bad", "never"], 1)
     assert set(found) == {"good", "bad"}
-    assert found["good"].facts == {"frames": 4, "fps": 24.0}
+    assert found["good"].metadata == {"frames": 4, "fps": 24.0}
     assert found["good"].pts is not None and np.abs(found["good"].pts - pts).max() <= 1e-9
-    assert (found["bad"].facts, found["bad"].bad_kind, found["bad"].bad_reason) == (None, "empty", "no byte")
+    assert (found["bad"].metadata, found["bad"].bad_kind, found["bad"].bad_reason) == (None, "empty", "no byte")
     assert file_cache.probes(["good"], 1, times=False)["good"].pts is None
     assert file_cache.probes(["good"], 2) == {}, "another version of probing finds other facts"
     file_cache.forget_probes(["bad"], 1)
@@ -149,7 +149,7 @@ def test_probes_survive_with_their_times_and_reasons(file_cache: FileCache) -> N
 
 def test_more_keys_than_a_query_may_have(file_cache: FileCache) -> None:
     keys = [f"key-{n}" for n in range(3000)]
-    file_cache.note_probes({key: Probed({"frames": 1}, None) for key in keys[::2]}, 1)
+    file_cache.note_probes({key: CachedProbe({"frames": 1}, None) for key in keys[::2]}, 1)
     assert list(file_cache.probes(keys + keys, 1)) != [] and set(file_cache.probes(keys + keys, 1)) == set(keys[::2])
 
 
@@ -197,7 +197,7 @@ def test_a_ledger_that_somebody_is_just_making_is_waited_for(file_cache: FileCac
 def test_a_damaged_file_is_named_with_what_to_do_and_can_be_deleted(
     file_cache: FileCache, videos: Path, damage: str
 ) -> None:
-    file_cache.note_probes({f"key-{n}": Probed({"frames": n}, np.arange(50.0)) for n in range(500)}, 1)
+    file_cache.note_probes({f"key-{n}": CachedProbe({"frames": n}, np.arange(50.0)) for n in range(500)}, 1)
     data = file_cache.path.read_bytes()
     file_cache.path.write_bytes(
         b"these are not the tables you are looking for" * 50 if damage == "text" else data[:5000]

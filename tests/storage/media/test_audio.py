@@ -15,8 +15,9 @@ from PIL import Image
 
 from storage.errors import BadMedia
 from storage.media import audio
-from storage.media.audio import read_audio, stream_audio
+from storage.media.audio import stream_audio
 from tests.storage.clips import make_clip, make_sound, numbered_image
+from tests.storage.decoding import read_audio
 
 
 def pitch(samples: np.ndarray, rate: int) -> float:

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from storage.errors import BadMedia
-from storage.media.probe import decode, probe
+from storage.media.probe import probe
 from storage.media.readers import PyavReader
-from storage.media.seeking_reader import JumpReader
+from storage.media.seeking_reader import SeekingReader
 from tests import ROOT
 from tests.storage.broken_files import Broken, write_broken_files
 from tests.storage.canaries import Canary, canary
 from tests.storage.clips import make_clip, read_numbers
+from tests.storage.decoding import decode
 
 MEMORY = 3 * 2**30
 """Address space for a whole process: the interpreter, the codecs and one 8K picture need two thirds of it."""
@@ -33,7 +34,8 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from storage.errors import BadMedia
-from storage.media.probe import decode, probe
+from storage.media.probe import probe
+from tests.storage.decoding import decode
 found = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     try:
@@ -147,7 +149,7 @@ def test_a_file_that_changes_after_it_was_probed(
 def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, suffix: str) -> None:
     path = make_clip(tmp_path / f"a.{suffix}", 250, size=(320, 192), options={"g": "10", "crf": "1"})
     found = probe(path)
-    for reader in (PyavReader(path), JumpReader(path, found.start + found.pts, np.array([2, 60, 249]))):
+    for reader in (PyavReader(path), SeekingReader(path, found.start + found.pts, np.array([2, 60, 249]))):
         frames = reader.frames()
         shown = [next(frames)[1]() for _ in range(3)]
         assert read_numbers(np.stack(shown)) == [0, 1, 2]

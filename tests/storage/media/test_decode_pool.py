@@ -19,7 +19,7 @@ from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Uniform
 from storage.media.frame_stream import DecodeJob, FrameRequest, gather, stream_frames
 from storage.media.probe import probe
-from storage.media.resize import Fit
+from storage.media.resize import FrameTransform
 from tests import ROOT
 from tests.storage.clips import make_clip, read_numbers
 
@@ -121,7 +121,7 @@ def test_a_decoder_that_was_killed_once_costs_nothing(pool: DecodePool, tmp_path
     assert list(pool.run(dies_at_first, jobs)) == [(job, "done") for job in jobs]
     jobs = [tmp_path / "c"]
     streams = pool.stream(stream_that_dies_at_first, jobs, minus_one)
-    assert [list(pieces) for _, pieces in streams] == [[0, 1, -1, 0, 1, 2]], "and what came before is void"
+    assert [list(chunks) for _, chunks in streams] == [[0, 1, -1, 0, 1, 2]], "and what came before is void"
 
 
 @pytest.mark.parametrize("kills", [2, 99])
@@ -181,7 +181,7 @@ def test_an_error_that_cannot_travel_is_told_in_words(pool: DecodePool) -> None:
 
 def test_pieces_of_a_stream_come_in_order_and_a_failure_is_the_last_of_them(pool: DecodePool) -> None:
     jobs = ["3 fine", "2 crash", "0 fine", "1 bad", "4 fine"]
-    answers = {job: list(pieces) for job, pieces in pool.stream(count_to, jobs)}
+    answers = {job: list(chunks) for job, chunks in pool.stream(count_to, jobs)}
     assert answers["3 fine"] == [0, 1, 2] and answers["0 fine"] == [] and answers["4 fine"] == [0, 1, 2, 3]
     *before, crash = answers["2 crash"]
     assert before == [0, 1] and isinstance(crash, BadMedia) and crash.kind == "crashed"
@@ -191,24 +191,24 @@ def test_pieces_of_a_stream_come_in_order_and_a_failure_is_the_last_of_them(pool
 def test_a_stream_waits_until_its_pieces_are_taken(pool: DecodePool, tmp_path: Path) -> None:
     note = tmp_path / "count"
     stream = pool.stream(large, [note])
-    _, pieces = next(stream)
-    assert len(next(pieces)) == 2**20  # type: ignore[arg-type]
+    _, chunks = next(stream)
+    assert len(next(chunks)) == 2**20  # type: ignore[arg-type]
     time.sleep(1.0)
-    assert int(note.read_text()) <= decode_pool.PIECES + 3, "those that wait, and the ones on their way"
-    assert sum(1 for _ in pieces) == 49
+    assert int(note.read_text()) <= decode_pool.MAX_QUEUED_CHUNKS + 3, "those that wait, and the ones on their way"
+    assert sum(1 for _ in chunks) == 49
     stream.close()
 
 
 def test_the_time_limit_is_for_each_piece_not_for_the_whole_stream() -> None:
     with DecodePool(1, timeout=2.0) as pool:
-        ((_, pieces),) = [(job, list(found)) for job, found in pool.stream(slowly, ["x"])]
-    assert pieces == [0, 1, 2, 3]
+        ((_, chunks),) = [(job, list(found)) for job, found in pool.stream(slowly, ["x"])]
+    assert chunks == [0, 1, 2, 3]
 
 
 def test_leaving_in_the_middle_of_a_stream_leaves_nothing_behind() -> None:
     with pytest.raises(KeyError), DecodePool(2, timeout=30) as pool:
-        for _, pieces in pool.stream(count_to, ["100 fine"] * 8):
-            next(pieces)
+        for _, chunks in pool.stream(count_to, ["100 fine"] * 8):
+            next(chunks)
             raise KeyError
     assert _within(10, lambda: not any(worker.alive() for worker in pool._started))
 
@@ -267,7 +267,7 @@ def test_videos_are_probed_and_decoded(pool: DecodePool, tmp_path: Path, workers
     bad = probes.pop(tmp_path / "bad.mp4")
     assert isinstance(bad, BadMedia) and bad.kind == "not_media"
     jobs = [
-        DecodeJob(path, {"few": FrameRequest(Uniform(frames=3), Fit(size=(48, 32)))}, None, found)
+        DecodeJob(path, {"few": FrameRequest(Uniform(frames=3), FrameTransform(size=(48, 32)))}, None, found)
         for path, found in probes.items()
         if not isinstance(found, BadMedia)
     ]

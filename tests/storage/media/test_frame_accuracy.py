@@ -12,12 +12,12 @@ import pytest
 
 from storage.errors import BadMedia
 from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Uniform, choose_frames
-from storage.media.frame_stream import read_samples
-from storage.media.probe import Probe, decode, open_reader, probe
+from storage.media.probe import Probe, open_reader, probe
 from storage.media.readers import DecordReader, PyavReader
-from storage.media.seeking_reader import JumpReader
+from storage.media.seeking_reader import SeekingReader
 from tests.storage.clip_kinds import COUNT, HEVC, KINDS, MILLISECOND, OPEN
 from tests.storage.clips import copy_packets, keyframe_packets, make_clip, read_numbers
+from tests.storage.decoding import decode, read_samples
 
 NAMES = [pytest.param(name, marks=() if kind.quick else pytest.mark.slow) for name, kind in KINDS.items()]
 
@@ -75,7 +75,7 @@ def test_jumps_and_both_readers_give_the_same_bits(clip: Clip, name: str) -> Non
     assert np.array_equal(chosen.images, truth.images) and np.array_equal(chosen.pts, truth.pts)
     size = (truth.images.shape[2] // 2 + 1, truth.images.shape[1] // 2 + 1)
     small = decode(path, every, replace(found, reader="pyav"), size)
-    jumped = 0
+    frames_skipped = 0
     for numbers in ([-1], [0, -1], [-20, -3], [30, 62, 63, 88], [25, 50, 75], range(60, 85), range(0, 90, 26)):
         wanted = np.unique([n % found.frames for n in numbers])
         some, scaled = decode(path, wanted, found), decode(path, wanted, found, size)
@@ -83,10 +83,10 @@ def test_jumps_and_both_readers_give_the_same_bits(clip: Clip, name: str) -> Non
         assert np.array_equal(some.pts, truth.pts[wanted]) and not some.damaged
         assert np.array_equal(scaled.images, small.images[wanted])
         reader, _ = open_reader(path, wanted, found)
-        if isinstance(reader, JumpReader):
+        if isinstance(reader, SeekingReader):
             assert len(list(zip(range(wanted[-1] + 1), reader.frames(), strict=False))) == wanted[-1] + 1
-            jumped += reader.jumped
-    assert (jumped > 0) == KINDS[name].jumps
+            frames_skipped += reader.frames_skipped
+    assert (frames_skipped > 0) == KINDS[name].jumps
 
 
 def sources(folder: Path) -> dict[str, Path]:
@@ -139,7 +139,7 @@ def test_a_jump_that_leads_astray_is_taken_back(clip: Clip) -> None:
     wanted = np.array([5, 60, 80])
     truth = decode(path, wanted, replace(found, codec="other", reader="pyav"))
     for shift in (np.arange(90) * 1e-4, np.where(np.arange(90) > 70, 0.01, 0.0)):
-        reader = JumpReader(path, found.start + found.pts + shift, wanted)
+        reader = SeekingReader(path, found.start + found.pts + shift, wanted)
         frames = [(number, time, render) for number, (time, render) in enumerate(reader.frames()) if number in wanted]
         assert [number for number, _, _ in frames] == wanted.tolist()
         assert np.array_equal(np.stack([render() for _, _, render in frames]), truth.images)
@@ -156,7 +156,7 @@ def test_damage_behind_a_jump_gives_what_a_whole_pass_gives(tmp_path: Path) -> N
     found = probe(path)
     wanted = np.array([2, 40, 86])
     reader, _ = open_reader(path, wanted, found)
-    assert isinstance(reader, JumpReader)
+    assert isinstance(reader, SeekingReader)
     ours, truth = decode(path, wanted, found), decode(path, wanted, replace(found, codec="other", reader="pyav"))
     assert len(ours.pts) == len(truth.pts)
     at = [n for n in range(len(ours.pts)) if ours.pts[n] == truth.pts[n]]
@@ -167,8 +167,8 @@ def test_the_reader_follows_what_is_wanted(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 250, options={"bf": "2", "g": "20"})
     found = probe(path)
     late, _ = open_reader(path, np.arange(230, 250), found)
-    assert isinstance(late, JumpReader) and list(zip(range(250), late.frames(), strict=False))
-    assert late.jumped >= 200
+    assert isinstance(late, SeekingReader) and list(zip(range(250), late.frames(), strict=False))
+    assert late.frames_skipped >= 200
     assert isinstance(open_reader(path, np.arange(0, 250, 5), found)[0], PyavReader)
     dense, to_the_end = open_reader(path, np.arange(250), found)
     assert isinstance(dense, DecordReader) and to_the_end

@@ -20,13 +20,13 @@ from storage.media.frame_stream import (
     FrameRequest,
     Restart,
     gather,
-    read_samples,
     stream_frames,
 )
 from storage.media.log_mel import patches
 from storage.media.probe import probe
-from storage.media.resize import Fit, fit_picture
+from storage.media.resize import FrameTransform, resize_and_crop
 from tests.storage.clips import make_clip, numbered_image, read_numbers
+from tests.storage.decoding import read_samples
 
 SAMPLINGS: dict[str, Sampling] = {
     "few": Uniform(frames=5),
@@ -39,43 +39,45 @@ SAMPLINGS: dict[str, Sampling] = {
 @pytest.fixture
 def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece a position, so that the order of many pieces is seen."""
-    monkeypatch.setattr(module, "PIECE_BYTES", 1)
+    monkeypatch.setattr(module, "FRAME_CHUNK_BYTES", 1)
 
 
 def test_every_sampling_gets_its_frames_whatever_the_size_of_the_pieces(tmp_path: Path, tiny_pieces: None) -> None:
     path = make_clip(tmp_path / "a.mp4", 90)
     found = probe(path)
     events = list(
-        stream_frames(
-            DecodeJob(path, {name: FrameRequest(how, module.WHOLE) for name, how in SAMPLINGS.items()}, None, found)
-        )
+        stream_frames(DecodeJob(path, {name: FrameRequest(how) for name, how in SAMPLINGS.items()}, None, found))
     )
     assert isinstance(events[-1], EndOfStream) and not events[-1].damaged
     for name, how in SAMPLINGS.items():
-        mine = [event for event in events if isinstance(event, Chunk) and event.look == name]
+        mine = [event for event in events if isinstance(event, Chunk) and event.request == name]
         plan = choose_frames(how, found.pts)
         assert 1 < len(mine) <= len(plan)
-        assert np.array_equal(np.concatenate([piece.indices for piece in mine]), plan)
-        assert read_numbers(np.concatenate([piece.items for piece in mine])) == plan.ravel().tolist()
+        assert np.array_equal(np.concatenate([chunk.indices for chunk in mine]), plan)
+        assert read_numbers(np.concatenate([chunk.items for chunk in mine])) == plan.ravel().tolist()
 
 
-def test_a_window_keeps_only_the_frames_that_later_positions_need(tmp_path: Path, tiny_pieces: None) -> None:
+def test_a_request_keeps_only_the_frames_that_later_positions_need(tmp_path: Path, tiny_pieces: None) -> None:
     path = make_clip(tmp_path / "a.mp4", 120)
     found = probe(path)
     plan = choose_frames(SAMPLINGS["clips"], found.pts)
-    window = module._Window("clips", FrameRequest(SAMPLINGS["clips"], module.WHOLE), plan, found)
+    collector = module._FrameCollector("clips", FrameRequest(SAMPLINGS["clips"]), plan, found)
     most = 0
     for number in np.unique(plan):
-        window.take(int(number), module._Shown(np.zeros((2, 2, 3), np.uint8)))
-        most = max(most, len(window._kept))
-    assert most <= 8 and not window._kept
+        collector.add(int(number), lambda transform: np.zeros((2, 2, 3), np.uint8))
+        most = max(most, len(collector._kept))
+    assert most <= 8 and not collector._kept
 
 
 def test_frames_are_fitted_as_the_net_wants_them(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 10)
-    fits = {"crop": Fit(short=32, crop=(32, 32)), "squash": Fit(size=(20, 30), interpolation="bicubic"), "whole": Fit()}
-    looks = {name: FrameRequest(Uniform(frames=3), fit) for name, fit in fits.items()}
-    frames = gather(stream_frames(DecodeJob(path, looks, None, probe(path))))
+    fits = {
+        "crop": FrameTransform(short=32, crop=(32, 32)),
+        "squash": FrameTransform(size=(20, 30), interpolation="bicubic"),
+        "whole": FrameTransform(),
+    }
+    requests = {name: FrameRequest(Uniform(frames=3), fit) for name, fit in fits.items()}
+    frames = gather(stream_frames(DecodeJob(path, requests, None, probe(path))))
     assert {name: frames[name].images.shape for name in fits} == {
         "crop": (3, 1, 32, 32, 3),
         "squash": (3, 1, 30, 20, 3),
@@ -83,38 +85,38 @@ def test_frames_are_fitted_as_the_net_wants_them(tmp_path: Path) -> None:
     }
     whole = frames["whole"].images[1, 0]
     for name, fit in fits.items():
-        assert np.array_equal(frames[name].images[1, 0], fit_picture(whole, fit))
+        assert np.array_equal(frames[name].images[1, 0], resize_and_crop(whole, fit))
 
 
 @pytest.mark.parametrize(
     ("fit", "width", "height", "expected"),
     [
-        (Fit(short=224), 640, 360, (398, 224)),
-        (Fit(short=224), 360, 640, (224, 398)),
-        (Fit(short=800, longest=1333), 1920, 1080, (1333, 749)),
-        (Fit(short=800, longest=1333), 640, 480, (1066, 800)),
-        (Fit(size=(171, 128)), 33, 44, (171, 128)),
-        (Fit(), 33, 44, (33, 44)),
+        (FrameTransform(short=224), 640, 360, (398, 224)),
+        (FrameTransform(short=224), 360, 640, (224, 398)),
+        (FrameTransform(short=800, longest=1333), 1920, 1080, (1333, 749)),
+        (FrameTransform(short=800, longest=1333), 640, 480, (1066, 800)),
+        (FrameTransform(size=(171, 128)), 33, 44, (171, 128)),
+        (FrameTransform(), 33, 44, (33, 44)),
     ],
 )
-def test_sizes_before_the_crop(fit: Fit, width: int, height: int, expected: tuple[int, int]) -> None:
+def test_sizes_before_the_crop(fit: FrameTransform, width: int, height: int, expected: tuple[int, int]) -> None:
     assert fit.resized(width, height) == expected
 
 
 def test_a_crop_is_the_middle_and_a_strip_of_film_does_not_fill_memory() -> None:
     picture = np.zeros((10, 30, 3), np.uint8)
     picture[:, 10:20] = 255
-    assert (fit_picture(picture, Fit(short=10, crop=(10, 10))) == 255).all()
+    assert (resize_and_crop(picture, FrameTransform(short=10, crop=(10, 10))) == 255).all()
     strip = np.zeros((1, 60_000, 3), np.uint8)
     strip[:, 29_999:30_001] = 255
-    assert fit_picture(strip, Fit(short=224, crop=(224, 224))).shape == (224, 224, 3)
+    assert resize_and_crop(strip, FrameTransform(short=224, crop=(224, 224))).shape == (224, 224, 3)
 
 
 def test_fewer_frames_than_promised_start_over_on_what_is_there(tmp_path: Path, tiny_pieces: None) -> None:
     path = make_clip(tmp_path / "a.mp4", 40)
     found = probe(path)
     longer = replace(found, frames=60, pts=np.arange(60) / 25, reader="pyav")
-    events = list(stream_frames(DecodeJob(path, {"few": FrameRequest(Uniform(frames=6), module.WHOLE)}, None, longer)))
+    events = list(stream_frames(DecodeJob(path, {"few": FrameRequest(Uniform(frames=6))}, None, longer)))
     assert any(isinstance(event, Restart) for event in events)
     assert isinstance(events[-1], EndOfStream) and events[-1].damaged
     sampled = gather(events)["few"]
@@ -125,22 +127,24 @@ def test_a_look_does_not_depend_on_the_looks_beside_it(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 40)
     found = probe(path)
     promised = replace(found, frames=60, pts=np.arange(60) / 25, reader="pyav")
-    early = FrameRequest(Uniform(frames=2), module.WHOLE)
-    late = FrameRequest(EveryNth(stride=7), module.WHOLE)
+    early = FrameRequest(Uniform(frames=2))
+    late = FrameRequest(EveryNth(stride=7))
     alone = gather(stream_frames(DecodeJob(path, {"early": early}, (0.0, 1.0), promised)))["early"]
-    events = list(module._look(DecodeJob(path, {"early": early, "late": late}, None, promised)))
-    assert [event.looks for event in events if isinstance(event, Restart)] == [("early", "late")], "both reach too far"
+    events = list(module._decode(DecodeJob(path, {"early": early, "late": late}, None, promised)))
+    assert [event.requests for event in events if isinstance(event, Restart)] == [("early", "late")], (
+        "both reach too far"
+    )
     near = list(stream_frames(DecodeJob(path, {"early": early, "late": late}, (0.0, 1.0), promised)))
     assert not any(isinstance(event, Restart) for event in near)
     assert np.array_equal(gather(near)["early"].images, alone.images)
-    first = FrameRequest(EveryNth(stride=60), module.WHOLE)
-    events = list(module._look(DecodeJob(path, {"first": first, "late": late}, None, promised)))
-    assert [event.looks for event in events if isinstance(event, Restart)] == [("late",)], "the first frame is there"
+    first = FrameRequest(EveryNth(stride=60))
+    events = list(module._decode(DecodeJob(path, {"first": first, "late": late}, None, promised)))
+    assert [event.requests for event in events if isinstance(event, Restart)] == [("late",)], "the first frame is there"
     assert read_numbers(gather(events)["first"].images) == [0]
 
 
 def test_sound_is_heard_in_patches_and_silence_is_an_answer(tmp_path: Path) -> None:
-    from storage.media.audio import read_audio
+    from tests.storage.decoding import read_audio
 
     loud = make_clip(tmp_path / "loud.mp4", 60, tone=440.0)
     still = make_clip(tmp_path / "still.mp4", 60)
@@ -156,10 +160,10 @@ def test_sound_is_heard_in_patches_and_silence_is_an_answer(tmp_path: Path) -> N
 def test_what_cannot_be_seen_is_missed_and_the_rest_is_heard(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 60, tone=440.0)
     beyond = DecodeJob(
-        path, {"eyes": FrameRequest(Uniform(frames=2), module.WHOLE), "ears": AudioRequest()}, (50.0, 60.0), probe(path)
+        path, {"eyes": FrameRequest(Uniform(frames=2)), "ears": AudioRequest()}, (50.0, 60.0), probe(path)
     )
     events = list(stream_frames(beyond))
-    assert isinstance(events[0], Failed) and events[0].looks == ("eyes",) and events[0].bad.kind == "segment_outside"
+    assert isinstance(events[0], Failed) and events[0].requests == ("eyes",) and events[0].bad.kind == "segment_outside"
     assert isinstance(events[-1], EndOfStream)
     with pytest.raises(BadMedia):
         gather(events)

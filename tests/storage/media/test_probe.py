@@ -14,9 +14,9 @@ from PIL import Image
 
 from storage.errors import BadMedia
 from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Uniform
-from storage.media.frame_stream import read_samples
-from storage.media.probe import decode, probe
+from storage.media.probe import probe
 from tests.storage.clips import make_clip, make_sound, numbered_image, read_number, read_numbers
+from tests.storage.decoding import decode, read_samples
 
 COUNT = 90
 UNEVEN = np.cumsum([0, *([20, 40, 120, 40] * COUNT)])[:COUNT].tolist()

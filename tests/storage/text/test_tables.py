@@ -36,7 +36,7 @@ def references(tmp_path: Path) -> ReferenceTable:
 def test_references_are_sorted_by_video_and_n(references: ReferenceTable) -> None:
     assert references.video_ids == ("a", "b")
     assert references.videos.tolist() == [0, 2, 4]
-    assert references.ns.tolist() == [0, 2, 0, 1]
+    assert references.caption_indices.tolist() == [0, 2, 0, 1]
     assert references.tokens.tolist() == [4, 5, 6, 2, 6, 7]
     assert references.starts.tolist() == [0, 2, 5, 5, 6]
     assert references.caption_ids == ["a#0", "a#2", "b#0", "b#1"]

@@ -86,10 +86,10 @@ def test_references_keep_captions_together_in_order_and_by_split(tmp_path: Path)
     references = References(tmp_path)
     assert references.vocabulary == vocabulary and "cat" not in vocabulary.words
     assert references.sentences("train") == {"v2": ["a ball", "a ball a ball"], "v1": ["a box"]}
-    assert len(references.numbers("train")["v2"][1]) == 3 + 2, "only what is learnt is cut"
+    assert len(references.token_ids("train")["v2"][1]) == 3 + 2, "only what is learnt is cut"
     assert references.texts("train")["v1"] == ["a BOX!"]
-    assert references.numbers("test") == {"t": [[BOS, vocabulary.numbers["a"], UNK, EOS]]}
-    assert references.numbers("val") == {}
+    assert references.token_ids("test") == {"t": [[BOS, vocabulary.token_ids["a"], UNK, EOS]]}
+    assert references.token_ids("val") == {}
     assert references.tag_words == ["ball", "box"]
 
 

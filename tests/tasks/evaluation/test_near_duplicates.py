@@ -34,9 +34,9 @@ def test_a_caption_that_fits_neither_leaves_one_of_two():
 
 def test_pairs_are_the_closest_and_each_video_is_in_one_at_most(toy: ToyRun) -> None:
     features, captions = toy.features(), toy.captions()
-    access = FeatureAccess.open(features.workspace, features.context().folder, ("scene",))
-    said = {row.video_id: row.caption for row in read_captions(captions.context().folder)}
-    truth = References(toy.text().context().folder).sentences("test")
+    access = FeatureAccess.open(features.workspace, features.folder, ("scene",))
+    said = {row.video_id: row.caption for row in read_captions(captions.folder)}
+    truth = References(toy.text().folder).sentences("test")
     pairs = captioned_duplicates(access, "scene", said, truth, 12, "cpu")
     seen = [id for pair in pairs for id in (pair.first, pair.second)]
     assert len(seen) == len(set(seen)) == 4

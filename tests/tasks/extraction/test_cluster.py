@@ -1,4 +1,4 @@
-"""Shards on clusters: the same rows as on one machine, a net loaded once a worker, workers lost, and plain words where
+"""Shards on clusters: the same rows as on one machine, a net loaded once per worker, workers lost, and plain words where
 there is no cluster."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.features.store import FeatureStore
 from storage.workspace import Workspace
 from tasks import extract_features
 from tasks.extraction import cluster
-from tasks.extraction.engine import Outcome
+from tasks.extraction.engine import RowResult
 from tasks.extraction.shards import Shard, run_shards
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.runtime import Runtime
@@ -38,7 +38,7 @@ DASK = LOCAL.model_copy(update={"runner": "dask", "workers": 2})
 RAY = LOCAL.model_copy(update={"runner": "ray", "workers": 2})
 
 
-def first_outcome(**settings: Any) -> Outcome:
+def first_result(**settings: Any) -> RowResult:
     return next(cluster.run_on_cluster([NO_SHARD], Runtime(**settings)))
 
 
@@ -46,7 +46,7 @@ def first_outcome(**settings: Any) -> Outcome:
 def test_without_its_packages_the_error_says_what_to_install(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"prefect_{runner}", None)
     with pytest.raises(UsageError, match=rf"pip install 'longtake\[{runner}\]'"):
-        first_outcome(runner=runner)
+        first_result(runner=runner)
 
 
 @pytest.mark.parametrize("runner", ["dask", "ray"])
@@ -56,30 +56,30 @@ def test_an_address_where_nothing_listens_is_named_at_once(runner: str) -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(UsageError, match=f"no {runner} cluster with a worker answers at {address}.*check runtime.addr"):
-        first_outcome(runner=runner, address=address)
+        first_result(runner=runner, address=address)
 
 
 def test_an_address_that_does_not_speak_dask_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT", 1.0)
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         somewhere = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
         with somewhere, pytest.raises(UsageError, match="silence for 1 s"):
-            first_outcome(runner="dask", address=address)
+            first_result(runner="dask", address=address)
     assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("address", ["somewhere", "tcp://host", "host:port", "//"])
 def test_an_address_without_a_port_is_wrong_usage(address: str) -> None:
     with pytest.raises(UsageError, match="give HOST:PORT of the dask cluster"):
-        first_outcome(runner="dask", address=address)
+        first_result(runner="dask", address=address)
 
 
 def test_workers_that_live_on_need_a_prefect_server_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as there, pytest.raises(UsageError, match="set PREFECT_API_URL"):
-        first_outcome(runner="dask", address=f"127.0.0.1:{there.getsockname()[1]}")
+        first_result(runner="dask", address=f"127.0.0.1:{there.getsockname()[1]}")
 
 
 def test_no_shards_start_no_cluster() -> None:
@@ -90,12 +90,12 @@ def test_no_shards_start_no_cluster() -> None:
 
 def test_workers_of_this_machine_share_its_cores_and_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    there = cluster.runtime_there(Runtime(runner="dask", workers=3, decoders=4))
+    there = cluster.worker_runtime(Runtime(runner="dask", workers=3, decoders=4))
     assert (there.runner, there.threads, there.decoders) == ("local", 2, 2)
-    assert cluster.runtime_there(Runtime(runner="ray", workers=12)).threads == 1
-    assert cluster.runtime_there(Runtime(runner="dask", workers=2, threads=7, decoders=0)).threads == 7
-    assert cluster.runtime_there(Runtime(runner="dask", workers=2, decoders=0)).decoders == 0
-    far = cluster.runtime_there(Runtime(runner="dask", address="host:1", workers=3, decoders=4))
+    assert cluster.worker_runtime(Runtime(runner="ray", workers=12)).threads == 1
+    assert cluster.worker_runtime(Runtime(runner="dask", workers=2, threads=7, decoders=0)).threads == 7
+    assert cluster.worker_runtime(Runtime(runner="dask", workers=2, decoders=0)).decoders == 0
+    far = cluster.worker_runtime(Runtime(runner="dask", address="host:1", workers=3, decoders=4))
     assert (far.runner, far.threads, far.decoders) == ("local", 0, 4)
 
 
@@ -139,8 +139,8 @@ def digests(workspace: Workspace) -> dict[str, str]:
 
 def features_on(runtime: Runtime, toy: ToyRun, workspace: Workspace) -> StageRun:
     def alone(stage: Stage, options: Any, data: Path, **inputs: Any) -> StageRun:
-        job = stage.job(workspace, data, runtime, options, inputs)
-        job.carry_out()
+        job = stage.bind(workspace, data, runtime, options, inputs)
+        job.execute()
         return job
 
     return ToyRun(alone, toy.data).features()
@@ -149,12 +149,12 @@ def features_on(runtime: Runtime, toy: ToyRun, workspace: Workspace) -> StageRun
 def disturbed(monkeypatch: pytest.MonkeyPatch, disturb: Callable[[], None]) -> None:
     """Have something happen once the first shard is done."""
 
-    def wrapped(shards: Iterable[Shard], runtime: Runtime) -> Iterator[Outcome]:
-        outcomes = run_shards(shards, runtime)
-        first = next(outcomes)
+    def wrapped(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]:
+        results = run_shards(shards, runtime)
+        first = next(results)
         disturb()
         yield first
-        yield from outcomes
+        yield from results
 
     monkeypatch.setattr(extract_features, "run_shards", wrapped)
 
@@ -175,7 +175,7 @@ def loads() -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_cluster_at_an_address_gives_the_same_rows_and_loads_a_net_once_a_worker(
+def test_a_cluster_at_an_address_gives_the_same_rows_and_loads_a_net_once_per_worker(
     server: None, toy: ToyRun, workspace: Workspace, undisturbed: dict[str, str], mark: str, own_cluster: Any
 ) -> None:
     from distributed import Client
@@ -259,10 +259,10 @@ def test_workers_that_are_killed_as_they_start_end_the_try_with_words(
 def test_a_shard_that_fails_is_raised_here_as_it_was_there(
     server: None, toy: ToyRun, workspace: Workspace, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def misled(shards: Iterable[Shard], runtime: Runtime) -> Iterator[Outcome]:
+    def misled(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]:
         for shard in shards:
-            owed = tuple(replace(each, store=str(workspace.root / "nowhere")) for each in shard.features)
-            yield from run_shards([replace(shard, features=owed)], runtime)
+            features = tuple(replace(each, store=str(workspace.root / "nowhere")) for each in shard.features)
+            yield from run_shards([replace(shard, features=features)], runtime)
 
     monkeypatch.setattr(extract_features, "run_shards", misled)
     with pytest.raises(MissingFeatures, match="nowhere"):
@@ -273,14 +273,14 @@ def test_a_shard_that_fails_is_raised_here_as_it_was_there(
 def test_a_bad_video_is_set_aside_and_the_others_are_extracted(
     server: None, toy: ToyRun, workspace: Workspace, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spoilt(shards: Iterable[Shard], runtime: Runtime) -> Iterator[Outcome]:
+    def spoilt(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]:
         first, *others = shards
         bad = replace(first.videos[0], probe=BadMedia("truncated", "it ends too soon"))
         yield from run_shards([replace(first, videos=(bad, *first.videos[1:])), *others], runtime)
 
     monkeypatch.setattr(extract_features, "run_shards", spoilt)
     job = features_on(DASK, toy, workspace)
-    done = job.done()
+    done = job.find_completion()
     assert done is not None and done.summary["rows"] == 17
     assert [problem.reason for problem in gather_problems(workspace, [job.ref])] == ["it ends too soon"]
 

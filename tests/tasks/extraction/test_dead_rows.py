@@ -44,5 +44,5 @@ def test_rows_of_a_removed_video_are_found_and_dropped(toy: ToyRun, tmp_path: Pa
     dead.drop()
     view = FeatureStore.open(dead.store.path).view()
     assert len(view) == 17 and removed.stem not in view.lengths()
-    assert second.done() is not None, "what is kept is still all there"
+    assert second.find_completion() is not None, "what is kept is still all there"
     assert find_dead_rows(first.workspace) == []

@@ -16,46 +16,12 @@ import pytest
 from models.backbones.zoo import open_backbone
 from storage.errors import BadInput, BadMedia
 from storage.features.store import FeatureStore
-from storage.media.frame_sampling import Clips, EveryNth, Sampling, Uniform
+from storage.media.frame_sampling import Clips, EveryNth
 from storage.media.probe import Probe, probe
-from tasks.extraction.engine import Feature, Outcome, Video, extract
-from tasks.extraction.extractors import BackboneFeature
-from tasks.extraction.nets import open_net
-from tasks.framework.runtime import Runtime
+from tasks.extraction.engine import Video
 from tests import ROOT
 from tests.storage.clips import make_clip
-
-FEW = Uniform(frames=7)
-HERE = Runtime(decoders=0, device="cpu", batch=3)
-
-
-class Fill:
-    """Some features of a set of videos, filled into stores below a folder."""
-
-    def __init__(self, folder: Path, videos: list[Video]):
-        self.folder, self.videos = folder, videos
-        self.features: list[Feature] = []
-
-    def add(self, name: str, sampling: Sampling | None = FEW, owed: list[str] | None = None, **options: object) -> Fill:
-        feature = BackboneFeature.model_validate({"net": "timm:test_resnet", "weights": "random", **options})
-        net = open_net(feature, "random", None, "cpu", "auto")
-        writer = FeatureStore.create(self.folder / name, provenance={"extractor_key": name}).writer()
-        ids = owed or [video.id for video in self.videos]
-        averaged = feature.over_time == "mean"
-        rows = {id: f"key of {id}" for id in ids}
-        look = net.look(sampling, name)
-        self.features.append(Feature(name, net, look, feature.output_name, averaged, writer, rows))
-        return self
-
-    def run(self, runtime: Runtime = HERE) -> list[Outcome]:
-        outcomes = list(extract(self.features, self.videos, runtime))
-        for feature in self.features:
-            feature.writer.close()
-        return outcomes
-
-    def rows(self, name: str) -> dict[str, np.ndarray]:
-        view = FeatureStore.open(self.folder / name).view()
-        return {video.id: view.read(video.id) for video in self.videos if video.id in view.lengths()}
+from tests.tasks.extraction.toy_extraction import IN_PROCESS, SEVEN_FRAMES, ToyExtraction, same_rows
 
 
 @pytest.fixture
@@ -64,28 +30,24 @@ def videos(tmp_path: Path) -> list[Video]:
     return [Video(path.stem, path, None, probe(path)) for path in paths]
 
 
-def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    return all(np.array_equal(one[id], other[id]) for id in one.keys() & other.keys())
-
-
 @pytest.mark.parametrize("net", ["timm:test_resnet", "timm:test_vit"])
 def test_a_row_does_not_depend_on_order_company_or_processes(videos: list[Video], tmp_path: Path, net: str) -> None:
-    whole = Fill(tmp_path / "whole", videos).add("x", net=net)
-    assert all(outcome.bad is None for outcome in whole.run())
-    backwards = Fill(tmp_path / "backwards", videos[::-1]).add("x", net=net)
-    backwards.run(HERE.model_copy(update={"decoders": 2}))
-    alone = Fill(tmp_path / "alone", videos[2:3]).add("x", net=net)
+    whole = ToyExtraction(tmp_path / "whole", videos).add("x", net=net)
+    assert all(result.bad is None for result in whole.run())
+    backwards = ToyExtraction(tmp_path / "backwards", videos[::-1]).add("x", net=net)
+    backwards.run(IN_PROCESS.model_copy(update={"decoders": 2}))
+    alone = ToyExtraction(tmp_path / "alone", videos[2:3]).add("x", net=net)
     alone.run()
     rows = whole.rows("x")
-    assert len(rows) == 4 and same(rows, backwards.rows("x")) and same(rows, alone.rows("x"))
+    assert len(rows) == 4 and same_rows(rows, backwards.rows("x")) and same_rows(rows, alone.rows("x"))
     assert rows["v0"].shape[0] == 7 and len({rows[id].tobytes() for id in rows}) == 4
 
 
 def test_outputs_of_one_net_come_from_one_pass(videos: list[Video], tmp_path: Path) -> None:
-    fill = Fill(tmp_path / "out", videos).add("pooled").add("grid", output="grid")
-    fill.add("spatial", output="grid", over_time="mean").add("classes", output="classes", over_time="mean")
-    net = fill.features[0].net
-    assert all(feature.net is net for feature in fill.features)
+    extraction = ToyExtraction(tmp_path / "out", videos).add("pooled").add("grid", output="grid")
+    extraction.add("spatial", output="grid", over_time="mean").add("classes", output="classes", over_time="mean")
+    net = extraction.features[0].net
+    assert all(feature.net is net for feature in extraction.features)
     seen: list[int] = []
     real: Callable = net.backbone.__class__.__call__
 
@@ -95,38 +57,40 @@ def test_outputs_of_one_net_come_from_one_pass(videos: list[Video], tmp_path: Pa
 
     net.backbone.__class__.__call__ = counting  # type: ignore[method-assign]
     try:
-        fill.run()
+        extraction.run()
     finally:
         net.backbone.__class__.__call__ = real  # type: ignore[method-assign]
     assert len(set(seen)) == 1 and len(seen) == -(-28 // seen[0]), "28 frames in batches of one size"
-    grid, spatial = fill.rows("grid"), fill.rows("spatial")
+    grid, spatial = extraction.rows("grid"), extraction.rows("spatial")
     assert grid["v1"].shape == (7, 25, 96) and spatial["v1"].shape == (25, 96)
     assert np.allclose(grid["v1"].astype(np.float64).mean(0), spatial["v1"], atol=2e-3)
-    assert fill.rows("classes")["v1"].shape == (1, 1000)
-    assert np.isclose(fill.rows("classes")["v1"].astype(np.float64).sum(), 1, atol=0.05)
+    assert extraction.rows("classes")["v1"].shape == (1, 1000)
+    assert np.isclose(extraction.rows("classes")["v1"].astype(np.float64).sum(), 1, atol=0.05)
 
 
 def test_a_net_for_frames_sees_the_middle_one_of_a_clip(videos: list[Video], tmp_path: Path) -> None:
-    fill = Fill(tmp_path / "out", videos).add("frames").add("clips", Clips(positions=7, length=3, step=2))
-    fill.run()
-    assert same(fill.rows("frames"), fill.rows("clips")) and len(fill.rows("clips")) == 4
+    extraction = (
+        ToyExtraction(tmp_path / "out", videos).add("frames").add("clips", Clips(positions=7, length=3, step=2))
+    )
+    extraction.run()
+    assert same_rows(extraction.rows("frames"), extraction.rows("clips")) and len(extraction.rows("clips")) == 4
 
 
-def test_only_the_rows_that_are_owed_are_made(videos: list[Video], tmp_path: Path) -> None:
-    fill = Fill(tmp_path / "out", videos).add("all").add("one", owed=["v2"], output="grid")
-    outcomes = fill.run()
-    assert [o.id for o in outcomes if o.feature == "one"] == ["v2"]
-    assert list(fill.rows("one")) == ["v2"] and len(fill.rows("all")) == 4
+def test_only_the_pending_rows_are_computed(videos: list[Video], tmp_path: Path) -> None:
+    extraction = ToyExtraction(tmp_path / "out", videos).add("all").add("one", pending=["v2"], output="grid")
+    results = extraction.run()
+    assert [o.id for o in results if o.feature == "one"] == ["v2"]
+    assert list(extraction.rows("one")) == ["v2"] and len(extraction.rows("all")) == 4
 
 
 def test_a_video_without_sound_has_an_empty_row_and_a_mask(videos: list[Video], tmp_path: Path) -> None:
-    fill = (
-        Fill(tmp_path / "out", videos)
+    extraction = (
+        ToyExtraction(tmp_path / "out", videos)
         .add("sound", None, net="vggish")
         .add("mean", None, net="vggish", over_time="mean")
     )
-    assert all(outcome.bad is None for outcome in fill.run())
-    assert {id: rows.shape for id, rows in fill.rows("sound").items()} == {
+    assert all(result.bad is None for result in extraction.run())
+    assert {id: rows.shape for id, rows in extraction.rows("sound").items()} == {
         "v0": (0, 128),
         "v1": (1, 128),
         "v2": (0, 128),
@@ -138,36 +102,38 @@ def test_a_video_without_sound_has_an_empty_row_and_a_mask(videos: list[Video], 
 
 
 def test_clips_go_through_a_net_for_clips(videos: list[Video], tmp_path: Path) -> None:
-    fill = Fill(tmp_path / "out", videos[:2]).add("motion", Clips(positions=2, length=16), net="r3d_18")
-    fill.run()
-    assert fill.rows("motion")["v0"].shape == (2, 512)
+    extraction = ToyExtraction(tmp_path / "out", videos[:2]).add("motion", Clips(positions=2, length=16), net="r3d_18")
+    extraction.run()
+    assert extraction.rows("motion")["v0"].shape == (2, 512)
     with pytest.raises(BadInput, match="kind 'clips' with length 16"):
-        Fill(tmp_path / "no", videos).add("motion", FEW, net="r3d_18")
+        ToyExtraction(tmp_path / "no", videos).add("motion", SEVEN_FRAMES, net="r3d_18")
     with pytest.raises(BadInput, match=r"no output 'regions'.*pooled, grid, classes"):
-        Fill(tmp_path / "no", videos).add("look", output="regions")
+        ToyExtraction(tmp_path / "no", videos).add("look", output="regions")
 
 
 def test_one_bad_video_fails_alone_in_the_features_it_concerns(videos: list[Video], tmp_path: Path) -> None:
     unreadable = replace(videos[0], probe=BadMedia("truncated", "cut off"))
     beyond = replace(videos[1], segment=(50.0, 60.0))
-    fill = Fill(tmp_path / "out", [unreadable, beyond, *videos[2:]]).add("eyes").add("ears", None, net="vggish")
-    bad = {(o.feature, o.id): o.bad.kind for o in fill.run() if o.bad}
+    extraction = (
+        ToyExtraction(tmp_path / "out", [unreadable, beyond, *videos[2:]]).add("eyes").add("ears", None, net="vggish")
+    )
+    bad = {(o.feature, o.id): o.bad.kind for o in extraction.run() if o.bad}
     assert bad == {("eyes", "v0"): "truncated", ("ears", "v0"): "truncated", ("eyes", "v1"): "segment_outside"}
-    assert set(fill.rows("eyes")) == {"v2", "v3"}
-    assert fill.rows("ears")["v1"].shape == (0, 128)
+    assert set(extraction.rows("eyes")) == {"v2", "v3"}
+    assert extraction.rows("ears")["v1"].shape == (0, 128)
 
 
 def test_frames_that_were_only_promised_are_planned_again_without_a_trace(videos: list[Video], tmp_path: Path) -> None:
     real = videos[1].probe
     assert isinstance(real, Probe)
     longer = replace(real, frames=99, pts=np.arange(99) / 25, reader="pyav")
-    told = Fill(tmp_path / "told", [videos[0], replace(videos[1], probe=longer), videos[2]]).add(
+    told = ToyExtraction(tmp_path / "told", [videos[0], replace(videos[1], probe=longer), videos[2]]).add(
         "x", EveryNth(stride=2)
     )
-    told.run(HERE.model_copy(update={"batch": 2}))
-    plain = Fill(tmp_path / "plain", videos[:3]).add("x", EveryNth(stride=2))
-    plain.run(HERE.model_copy(update={"batch": 2}))
-    assert same(told.rows("x"), plain.rows("x")) and len(told.rows("x")) == 3
+    told.run(IN_PROCESS.model_copy(update={"batch": 2}))
+    plain = ToyExtraction(tmp_path / "plain", videos[:3]).add("x", EveryNth(stride=2))
+    plain.run(IN_PROCESS.model_copy(update={"batch": 2}))
+    assert same_rows(told.rows("x"), plain.rows("x")) and len(told.rows("x")) == 3
     table = FeatureStore.open(tmp_path / "told" / "x").view().table().to_pylist()
     assert [row["video_id"] for row in table if row["damaged"]] == ["v1"]
 
@@ -179,22 +145,23 @@ def test_values_that_cannot_be_kept_are_refused_video_by_video(videos: list[Vide
     torch.save(
         {name: value * 1e4 if value.is_floating_point() else value for name, value in state.items()}, tmp_path / "w.pth"
     )
-    fill = Fill(tmp_path / "out", videos).add("x", weights=str(tmp_path / "w.pth"))
-    outcomes = fill.run()
-    assert [o.bad.kind for o in outcomes if o.bad] == ["not_finite"] * 4 and not fill.rows("x")
+    extraction = ToyExtraction(tmp_path / "out", videos).add("x", weights=str(tmp_path / "w.pth"))
+    results = extraction.run()
+    assert [o.bad.kind for o in results if o.bad] == ["not_finite"] * 4 and not extraction.rows("x")
 
 
 LONG = """
 import sys
 from pathlib import Path
-from storage.media.probe import probe
 from storage.media.frame_sampling import EveryNth
+from storage.media.probe import probe
+from tasks.extraction.engine import Video
 from tasks.framework.runtime import Runtime
-from tests.tasks.extraction.test_engine import Fill, Video
+from tests.tasks.extraction.toy_extraction import ToyExtraction
 path = Path(sys.argv[1])
-fill = Fill(path.parent / "out", [Video("long", path, None, probe(path))]).add("x", EveryNth(stride=1))
-assert not [o for o in fill.run(Runtime(decoders=2, device="cpu")) if o.bad]
-assert fill.rows("x")["long"].shape == (4000, 96)
+extraction = ToyExtraction(path.parent / "out", [Video("long", path, None, probe(path))]).add("x", EveryNth(stride=1))
+assert not [o for o in extraction.run(Runtime(decoders=2, device="cpu")) if o.bad]
+assert extraction.rows("x")["long"].shape == (4000, 96)
 """
 
 

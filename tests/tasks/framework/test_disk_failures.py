@@ -30,13 +30,13 @@ data, root = Path(sys.argv[1]), Path(sys.argv[2])
 
 def text(workspace):
     runtime = Runtime(decoders=0)
-    inputs = catalogue.job(workspace, data, runtime, FolderOptions(), {})
-    inputs.carry_out()
-    return prepare_text.job(workspace, data, runtime, TextOptions(min_count=1), {"captions": inputs.ref.part("captions")})
+    inputs = catalogue.bind(workspace, data, runtime, FolderOptions(), {})
+    inputs.execute()
+    return prepare_text.bind(workspace, data, runtime, TextOptions(min_count=1), {"captions": inputs.ref.part("captions")})
 
 def attempt(job):
     try:
-        job.carry_out()
+        job.execute()
     except StorageError as error:
         return str(error)
 
@@ -48,7 +48,7 @@ job = text(Workspace.open(root))
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
 message = attempt(job)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(json.dumps([message, left_over(), attempt(job), job.done() is not None]))
+print(json.dumps([message, left_over(), attempt(job), job.find_completion() is not None]))
 """
 FULL = """
 root.mkdir()
@@ -64,7 +64,7 @@ except OSError:
     pass
 message = attempt(job)
 filler.unlink()
-print(json.dumps([message, left_over(), attempt(job), job.done() is not None]))
+print(json.dumps([message, left_over(), attempt(job), job.find_completion() is not None]))
 """
 
 
@@ -83,7 +83,7 @@ def test_a_failing_disk_is_told_in_words(workspace: Workspace, number: int, reme
         raise OSError(number, "the system's words", str(context.folder / "big.bin"))
 
     with pytest.raises(StorageError, match=rf"big\.bin: the system's words; .*{remedy}"):
-        writes.job(workspace, workspace.root, Runtime(), Options(), {}).carry_out()
+        writes.bind(workspace, workspace.root, Runtime(), Options(), {}).execute()
 
 
 @pytest.fixture

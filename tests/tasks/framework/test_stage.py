@@ -30,19 +30,19 @@ from pathlib import Path
 from storage.options import Options
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
-from tasks.framework.stage import Made, stage
+from tasks.framework.stage import StageResult, stage
 
 @stage(version=1)
-def slow(work, options):
-    with (work.data / "log").open("a") as log:
+def slow(context, options):
+    with (context.data / "log").open("a") as log:
         log.write("worked\\n")
     time.sleep(0.3)
-    return Made(1)
+    return StageResult(1)
 
 data = Path(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-print(slow.job(Workspace.open(sys.argv[2]), data, Runtime(), Options(), {}, 'slow[toy]').carry_out()[1])
+print(slow.bind(Workspace.open(sys.argv[2]), data, Runtime(), Options(), {}, 'slow[toy]').execute()[1])
 """
 
 
@@ -51,7 +51,7 @@ class ToyOptions(Options):
     path: str | None = None
 
 
-CAPTIONS = ArtifactRef("catalogue:captions", "artifacts/catalogue/k1", "k1")
+CAPTIONS = ArtifactRef("catalogue", "artifacts/catalogue/k1", "k1")
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def toy_stage(log: list[str]) -> Stage:
 
 
 def job(toy: Stage, workspace: Workspace, options: Options | None = None, **inputs: ArtifactRef) -> StageRun:
-    return toy.job(workspace, workspace.root, Runtime(decoders=0), options or ToyOptions(), inputs)
+    return toy.bind(workspace, workspace.root, Runtime(decoders=0), options or ToyOptions(), inputs)
 
 
 def test_the_key_follows_name_version_options_and_inputs(workspace: Workspace, toy_stage: Stage) -> None:
@@ -100,7 +100,7 @@ def test_the_key_does_not_follow_places_and_machines(workspace: Workspace, toy_s
     assert job(toy_stage, workspace, captions=moved).ref.key == base
     other = Workspace.open(tmp_path / "other")
     fast = Runtime(decoders=3, threads=2, retry_quarantined=True)
-    assert toy_stage.job(other, tmp_path, fast, ToyOptions(), {"captions": CAPTIONS}, "label").ref.key == base
+    assert toy_stage.bind(other, tmp_path, fast, ToyOptions(), {"captions": CAPTIONS}, "label").ref.key == base
 
 
 def test_the_key_is_the_same_in_every_process(workspace: Workspace) -> None:
@@ -108,8 +108,8 @@ def test_the_key_is_the_same_in_every_process(workspace: Workspace) -> None:
         "import sys; from pathlib import Path; from storage.text.vocabulary import TextOptions; from storage.records import *;"
         "from tasks.prepare_text import prepare_text; from tasks.framework.runtime import Runtime;"
         "from storage.workspace import Workspace;"
-        "parts = {f'captions/{s}': s for s in SPLITS}; ref = ArtifactRef('catalogue:captions', 'u', 'k', parts=parts);"
-        "job = prepare_text.job(Workspace.open(sys.argv[1]), Path('.'), Runtime(), TextOptions(), {'captions': ref});"
+        "parts = {f'captions/{s}': s for s in SPLITS}; ref = ArtifactRef('catalogue', 'u', 'k', parts=parts);"
+        "job = prepare_text.bind(Workspace.open(sys.argv[1]), Path('.'), Runtime(), TextOptions(), {'captions': ref});"
         "print(job.ref.key, sorted(job.ref.parts.items()))"
     )
     answers = {
@@ -125,30 +125,28 @@ def test_the_key_is_the_same_in_every_process(workspace: Workspace) -> None:
 
 
 def test_a_result_is_made_once(workspace: Workspace, toy_stage: Stage, log: list[str]) -> None:
-    ref, worked = job(toy_stage, workspace, ToyOptions(size=3)).carry_out()
-    assert (worked, ref.count) == (True, 3)
-    again, worked = job(toy_stage, workspace, ToyOptions(size=3)).carry_out()
-    assert (worked, again) == (False, ref)
+    assert job(toy_stage, workspace, ToyOptions(size=3)).execute() == (3, True)
+    assert job(toy_stage, workspace, ToyOptions(size=3)).execute() == (3, False)
     assert log == ["worked"]
-    done = job(toy_stage, workspace, ToyOptions(size=3)).done()
+    done = job(toy_stage, workspace, ToyOptions(size=3)).find_completion()
     assert done is not None and done.summary == {"size": 3} and done.files == {"result.txt": 3}
     assert done.ingredients["options"] == {"size": 3}
 
 
 def test_force_makes_it_again_from_nothing(workspace: Workspace, toy_stage: Stage, log: list[str]) -> None:
     made = job(toy_stage, workspace)
-    made.carry_out()
-    (made.context().folder / "left over").write_text("old")
-    assert made.carry_out(force=True)[1]
+    made.execute()
+    (made.folder / "left over").write_text("old")
+    assert made.execute(force=True)[1]
     assert log == ["worked", "worked"]
-    assert sorted(path.name for path in made.context().folder.iterdir()) == ["done.json", "result.txt"]
+    assert sorted(path.name for path in made.folder.iterdir()) == ["done.json", "result.txt"]
 
 
 def test_a_result_whose_file_was_deleted_is_made_again(workspace: Workspace, toy_stage: Stage, log: list[str]) -> None:
     made = job(toy_stage, workspace)
-    made.carry_out()
-    (made.context().folder / "result.txt").unlink()
-    assert made.done() is None and made.carry_out()[1] and log == ["worked", "worked"]
+    made.execute()
+    (made.folder / "result.txt").unlink()
+    assert made.find_completion() is None and made.execute()[1] and log == ["worked", "worked"]
 
 
 def test_what_lies_outside_the_folder_counts_too(workspace: Workspace, toy_stage: Stage) -> None:
@@ -159,10 +157,10 @@ def test_what_lies_outside_the_folder_counts_too(workspace: Workspace, toy_stage
 
     made = job(replace(toy_stage, is_valid=is_valid), workspace)
     outside.write_text("rows")
-    made.carry_out()
-    assert made.done() is not None
+    made.execute()
+    assert made.find_completion() is not None
     outside.unlink()
-    assert made.done() is None
+    assert made.find_completion() is None
 
 
 @pytest.mark.parametrize("failure", [BadInput("no captions"), KeyboardInterrupt(), ZeroDivisionError()])
@@ -181,9 +179,9 @@ def test_a_failing_stage_leaves_no_marker_and_goes_on_from_its_files(
 
     made = job(fails, workspace)
     with pytest.raises(type(failure)):
-        made.carry_out()
-    assert made.done() is None and not workspace.locked(f"fails-{made.ref.key}")
-    assert made.carry_out()[1] and seen == [False, True]
+        made.execute()
+    assert made.find_completion() is None and not workspace.locked(f"fails-{made.ref.key}")
+    assert made.execute()[1] and seen == [False, True]
 
 
 def test_threads_that_want_the_same_result_share_it(workspace: Workspace, log: list[str]) -> None:
@@ -194,7 +192,7 @@ def test_threads_that_want_the_same_result_share_it(workspace: Workspace, log: l
         return StageResult(1)
 
     did: list[bool] = []
-    wanted = [threading.Thread(target=lambda: did.append(job(slow, workspace).carry_out()[1])) for _ in range(4)]
+    wanted = [threading.Thread(target=lambda: did.append(job(slow, workspace).execute()[1])) for _ in range(4)]
     for thread in wanted:
         thread.start()
     for thread in wanted:
@@ -239,5 +237,9 @@ def test_a_part_that_is_not_there_is_an_error_that_lists_the_parts() -> None:
     parts: Mapping[str, Any] = {"videos": "1", "videos/train": "2", "captions": "3"}
     ref = ArtifactRef("catalogue", "uri", "key", 5, parts=dict(parts))
     assert ref.part("videos").parts == {"videos/train": "2"} and ref.part("videos").key == "1"
+    both = ref.part("videos/train", "captions")
+    assert both.parts == {"videos/train": "2", "captions": "3"} and both.selected == ("videos/train", "captions")
+    assert both.key == ref.part("captions", "videos/train").key not in ("2", "3") and both.uri == "uri"
+    assert ArtifactRef.from_json(both.to_json()) == both and "selected" not in ref.to_json()
     with pytest.raises(KeyError, match="no part 'audio'; it has captions, videos, videos/train"):
         ref.part("audio")

@@ -47,11 +47,9 @@ def grid(toy: ToyRun, alone) -> tuple[FeatureAccess, References]:
 
     videos = toy.catalogue().ref.part("videos")
     two = alone(sample_frames, SamplingOptions(sampling=GRID.sampling["two"]), toy.data, videos=videos)
-    inputs = {"videos": videos, "tagger": toy.tagger().ref, "frames_clips": toy.frames().ref, "frames_two": two.ref}
+    inputs = {"videos": videos, "tagger": toy.tagger().ref, "frame_plans": (toy.frames().ref, two.ref)}
     job = alone(extract_features, GRID, toy.data, **inputs)
-    return FeatureAccess.open(job.workspace, job.context().folder, ("scene", "cells")), References(
-        toy.text().context().folder
-    )
+    return FeatureAccess.open(job.workspace, job.folder, ("scene", "cells")), References(toy.text().folder)
 
 
 def a_row(access: FeatureAccess, caption: str, attention: list[list[float]] | None = None) -> CaptionRow:

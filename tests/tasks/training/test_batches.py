@@ -19,12 +19,12 @@ from storage.features.store import FeatureStore
 from storage.files.atomic import write_json, write_parquet
 from storage.workspace import Workspace
 from tasks.framework.feature_access import FeatureAccess
-from tasks.training.batches import CaptionBatches, pad, some_rows
+from tasks.training.batches import CaptionBatches, drop_rows, pad
 
 IDS = [f"v{n}" for n in range(11)]
 LENGTHS = {id: 1 + n % 4 for n, id in enumerate(IDS)}
 CAPTIONS = {id: [[1, 4 + 10 * n + k, *[7] * k, 2] for k in range(1 + n % 5)] for n, id in enumerate(IDS)}
-NS = {id: [2 * n + 1 for n in range(len(rows))] for id, rows in CAPTIONS.items()}  # some captions had no words
+INDICES = {id: [2 * n + 1 for n in range(len(rows))] for id, rows in CAPTIONS.items()}  # some captions had no words
 
 
 def rows_of(id: str, size: int) -> np.ndarray:
@@ -55,7 +55,7 @@ def extraction(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, Pat
 @pytest.fixture
 def batches(extraction: tuple[Workspace, Path]) -> CaptionBatches:
     access = FeatureAccess.open(*extraction, ("scene",))
-    return CaptionBatches(access, CAPTIONS, NS, IDS, videos_per_batch=4, captions_per_video=2, seed=3)
+    return CaptionBatches(access, CAPTIONS, INDICES, IDS, videos_per_batch=4, captions_per_video=2, seed=3)
 
 
 def shown(batch: Batch) -> tuple:
@@ -69,14 +69,14 @@ def test_the_same_seed_and_epoch_give_the_same_batches(
     batches: CaptionBatches, extraction: tuple[Workspace, Path]
 ) -> None:
     first = [shown(batch) for batch in batches(2, 0)]
-    again = CaptionBatches(FeatureAccess.open(*extraction, ("scene",)), CAPTIONS, NS, IDS, 4, 2, seed=3)
+    again = CaptionBatches(FeatureAccess.open(*extraction, ("scene",)), CAPTIONS, INDICES, IDS, 4, 2, seed=3)
     assert [shown(batch) for batch in again(2, 0)] == first
     assert [shown(batch) for batch in batches(2, 0)] == first
     assert len(first) == batches.steps_per_epoch == 3
 
 
 def test_another_epoch_or_seed_gives_other_batches(batches: CaptionBatches) -> None:
-    other = CaptionBatches(batches.access, CAPTIONS, NS, IDS, 4, 2, seed=4)
+    other = CaptionBatches(batches.access, CAPTIONS, INDICES, IDS, 4, 2, seed=4)
     orders = {
         tuple(id for batch in found for id in batch.video_ids) for found in (batches(0, 0), batches(1, 0), other(0, 0))
     }
@@ -109,9 +109,9 @@ def test_captions_come_without_repeats_and_belong_to_their_video(batches: Captio
             ):
                 id, _, n = name.partition("#")
                 assert id == batch.video_ids[owner]
-                assert [token for token in tokens if token != PAD] == CAPTIONS[id][NS[id].index(int(n))]
+                assert [token for token in tokens if token != PAD] == CAPTIONS[id][INDICES[id].index(int(n))]
             drawn.update(batch.caption_ids)
-    assert set(drawn) == {f"{id}#{n}" for id in IDS for n in NS[id]}, "every caption has its turn"
+    assert set(drawn) == {f"{id}#{n}" for id in IDS for n in INDICES[id]}, "every caption has its turn"
 
 
 def test_features_are_those_of_their_videos_padded_and_masked(batches: CaptionBatches) -> None:
@@ -135,7 +135,7 @@ def test_leaving_an_epoch_early_leaves_no_reading_thread_behind(batches: Caption
 def test_a_row_that_cannot_be_read_ends_the_epoch_with_its_reason(extraction: tuple[Workspace, Path]) -> None:
     access = FeatureAccess.open(*extraction, ("scene", "sound"))
     with pytest.raises(MissingFeatures, match="v0"):
-        list(CaptionBatches(access, CAPTIONS, NS, IDS, 4, 2, 0)(0, 0))
+        list(CaptionBatches(access, CAPTIONS, INDICES, IDS, 4, 2, 0)(0, 0))
 
 
 def test_padding_fills_up_to_the_longest() -> None:
@@ -196,7 +196,7 @@ def test_frames_are_hidden_by_chance_alike_for_any_number_of_processes(extractio
     access = FeatureAccess.open(*extraction, ("scene",))
 
     def hidden(ranks: Ranks | None = None, share: float = 0.5) -> CaptionBatches:
-        return CaptionBatches(access, CAPTIONS, NS, IDS, 4, 2, 3, None, ranks, frame_dropout=share)
+        return CaptionBatches(access, CAPTIONS, INDICES, IDS, 4, 2, 3, None, ranks, frame_dropout=share)
 
     def kept(batches: CaptionBatches, epoch: int) -> dict[str, list[bool]]:
         """without what is padding"""
@@ -222,6 +222,6 @@ def test_frames_are_hidden_by_chance_alike_for_any_number_of_processes(extractio
 def test_the_share_of_hidden_rows_is_the_one_asked_for() -> None:
     mask = torch.ones(300, 12, dtype=torch.bool)
     mask[0], mask[1, 1:] = False, False
-    few = some_rows(mask, range(300), 0.7)
+    few = drop_rows(mask, range(300), 0.7)
     assert 0.28 < few[2:].float().mean() < 0.34 and few[1:].any(1).all()
     assert not few[0].any() and few[1].tolist() == [True] + 11 * [False], "none is invented, and the only one stays"

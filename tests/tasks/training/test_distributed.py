@@ -42,17 +42,17 @@ BOOSTING = BoostOptions(
 
 def inputs(toy: ToyRun, **more: Any) -> dict[str, Any]:
     text, features = toy.text().ref, toy.features().ref
-    found = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
-    return found | {"text_train": text.part("train"), "text_val": text.part("val")} | more
+    found = {"features": features.part("scene/train", "scene/val")}
+    return found | {"text": text.part("train", "val")} | more
 
 
 def job_of(toy: ToyRun, workspace: Workspace, stage: Any, options: Any, nproc: int, **more: Any) -> StageRun:
-    return stage.job(workspace, toy.data, Runtime(device="cpu", threads=1, nproc=nproc), options, inputs(toy, **more))
+    return stage.bind(workspace, toy.data, Runtime(device="cpu", threads=1, nproc=nproc), options, inputs(toy, **more))
 
 
 def outcome(job: StageRun) -> tuple[list[dict[str, Any]], Checkpoint, dict[str, Any]]:
-    job.carry_out(force=True)
-    folder, done = job.context().folder, job.done()
+    job.execute(force=True)
+    folder, done = job.folder, job.find_completion()
     assert done is not None
     assert sorted(path.name for path in folder.iterdir()) == ["captioner.safetensors", "curves.jsonl", "done.json"]
     return read_jsonl(folder / "curves.jsonl"), Checkpoint.load(folder / "captioner.safetensors"), done.summary
@@ -99,7 +99,7 @@ DIES = """
 import os, sys, threading, time
 if os.environ.get("RANK") == "1":
     def die():
-        while not hasattr(sys.modules.get("tasks.training.trainer"), "finish_training"):
+        while not hasattr(sys.modules.get("tasks.training.trainer"), "run_training"):
             time.sleep(0.01)
         module = sys.modules["tasks.training.trainer"]
         real, module._SAVE_EVERY = module.train, 0.0
@@ -125,11 +125,11 @@ def test_a_process_that_dies_ends_all_and_the_next_run_goes_on_to_the_same_bits(
         spoil(patch, tmp_path, DIES)
         began = time.monotonic()
         with pytest.raises(LongtakeError, match="one of the 2 training processes ended"):
-            job.carry_out()
+            job.execute()
         assert time.monotonic() - began < 300, "the other one does not wait for ever"
-    kept = Checkpoint.load(job.context().folder / "last.safetensors")
+    kept = Checkpoint.load(job.folder / "last.safetensors")
     assert kept.values["training"]["step"] == 4 and "rng.1.cpu" in kept.tensors, "dropout is drawn by each process"
-    job.carry_out()
-    assert read_jsonl(job.context().folder / "curves.jsonl") == curve
-    again = Checkpoint.load(job.context().folder / "captioner.safetensors")
+    job.execute()
+    assert read_jsonl(job.folder / "curves.jsonl") == curve
+    again = Checkpoint.load(job.folder / "captioner.safetensors")
     assert all(np.array_equal(again.tensors[name], tensor) for name, tensor in weights.tensors.items())

@@ -17,6 +17,7 @@ from storage.results import read_jsonl
 from tasks.framework.stage import StageRun
 from tasks.seed import ReconstructionPhases, SeedingOptions, SeedOptions
 from tests.tasks.toy_run import CAPTIONER, ToyRun
+from tests.tasks.training.interruption import interrupted_at
 
 
 def recnet(**seeding: Any) -> SeedOptions:
@@ -25,7 +26,7 @@ def recnet(**seeding: Any) -> SeedOptions:
 
 
 def weights(job: StageRun) -> dict[str, np.ndarray]:
-    return Checkpoint.load(job.context().folder / "captioner.safetensors").tensors
+    return Checkpoint.load(job.folder / "captioner.safetensors").tensors
 
 
 def test_the_reconstruction_joins_at_its_epoch() -> None:
@@ -38,8 +39,8 @@ def test_the_reconstruction_joins_at_its_epoch() -> None:
 
 
 def test_the_first_stage_trains_the_captioner_as_if_it_had_no_reconstructor(toy: ToyRun) -> None:
-    staged = read_jsonl(toy.seeded(recnet(reconstruction_after=2)).context().folder / "curves.jsonl")
-    never = read_jsonl(toy.seeded(recnet(reconstruction=0)).context().folder / "curves.jsonl")
+    staged = read_jsonl(toy.seeded(recnet(reconstruction_after=2)).folder / "curves.jsonl")
+    never = read_jsonl(toy.seeded(recnet(reconstruction=0)).folder / "curves.jsonl")
     assert ["rebuild" in point for point in staged] == [False, False, True]
     assert staged[:2] == never[:2]
     assert staged[2]["xe"] != never[2]["xe"] and staged[2]["total"] > staged[2]["xe"]
@@ -53,24 +54,18 @@ def test_the_best_epoch_is_one_of_both_and_patience_counts_from_there(
     falling = iter([9.0, 8.0, 3.0, 2.0, 1.0])
     monkeypatch.setattr(module, "validation_cider", lambda *args: next(falling))
     job = toy.seeded(recnet(epochs=5, reconstruction_after=2, patience=2))
-    done = json.loads((job.context().folder / "done.json").read_text())["summary"]
+    done = json.loads((job.folder / "done.json").read_text())["summary"]
     assert (done["best_epoch"], done["val_cider"], done["epochs"]) == (3, 3.0, 5)
 
 
-def test_a_training_stopped_in_the_first_stage_ends_in_the_same_bits(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.tasks.test_seed import stop
-
+def test_a_training_stopped_in_the_first_stage_ends_in_the_same_bits(toy: ToyRun) -> None:
     job = toy.seeded(recnet(reconstruction_after=1))
     whole = weights(job)
     assert any(name.startswith("model.reconstructor.") for name in whole)
     for at in (2, 3, 4):  # inside the first stage, at its end, and one step later
-        with monkeypatch.context() as patch:
-            stop(patch, at)
-            with pytest.raises(KeyboardInterrupt):
-                job.carry_out(force=True)
-        job.carry_out()
+        with interrupted_at(at):
+            job.execute(force=True)
+        job.execute()
         again = weights(job)
         assert all(np.array_equal(whole[name], again[name]) for name in whole)
 

@@ -20,7 +20,7 @@ from tasks.boost import BoostingOptions, BoostOptions, boost
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import Stage, StageRun
 from tasks.seed import SeedingOptions, SeedOptions
-from tasks.training import trainer as training_run
+from tasks.training import trainer
 from tests import ROOT
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
@@ -39,18 +39,18 @@ KILLED_BOOSTING = BoostOptions(
 )
 
 
-def carried_out(workspace: Path, data: Path, stage: str) -> StageRun:
+def executed(workspace: Path, data: Path, stage: str) -> StageRun:
     def alone(what: Stage, options: object, root: Path, **inputs: object) -> StageRun:
-        job = what.job(Workspace.open(workspace), root, Runtime(decoders=0, device="cpu"), options, inputs)  # type: ignore[arg-type]
-        job.carry_out()
+        job = what.bind(Workspace.open(workspace), root, Runtime(decoders=0, device="cpu"), options, inputs)  # type: ignore[arg-type]
+        job.execute()
         return job
 
     toy = ToyRun(alone, data)
     if stage == "seed":
         return toy.seeded(KILLED_SEEDING)
     text, features = toy.text().ref, toy.features().ref
-    inputs = {"features": features.part("scene/train"), "features_2": features.part("scene/val")}
-    inputs |= {"text_train": text.part("train"), "text_val": text.part("val"), "seeded": toy.seeded(SEED).ref}
+    inputs = {"features": features.part("scene/train", "scene/val")}
+    inputs |= {"text": text.part("train", "val"), "seeded": toy.seeded(SEED).ref}
     return alone(boost, KILLED_BOOSTING, data, **inputs)
 
 
@@ -71,15 +71,15 @@ def killed(workspace: Path, data: Path, stage: str, step: int) -> bool:
 
 
 def after_kills(workspace: Path, data: Path, stage: str, kills: int) -> None:
-    whole = carried_out(workspace, data, stage)
-    before = [(whole.context().folder / name).read_bytes() for name in FILES]
+    whole = executed(workspace, data, stage)
+    before = [(whole.folder / name).read_bytes() for name in FILES]
     whole.workspace.discard(whole.stage.name, whole.ref.key)
     steps = sorted(random.Random(f"{stage} {kills}").sample(range(1, STEPS - 3), kills))
     done = [killed(workspace, data, stage, step) for step in steps]
     assert all(done), f"of {steps}, {done} hit a training that was still going on"
-    assert whole.done() is None and (whole.context().folder / "last.safetensors").exists()
+    assert whole.find_completion() is None and (whole.folder / "last.safetensors").exists()
     assert not killed(workspace, data, stage, STEPS + 1)
-    assert [(whole.context().folder / name).read_bytes() for name in FILES] == before
+    assert [(whole.folder / name).read_bytes() for name in FILES] == before
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_training_killed_ten_times_ends_in_the_same_bits(place: Path, world: P
 
 def _slowly() -> None:
     """Save now and then within epochs, and say every step, so that kills find checkpoints that are older than they are."""
-    real = training_run.train
+    real = trainer.train
 
     def told(*args: object, **kwargs: object):  # type: ignore[no-untyped-def]
         for progress in real(*args, **kwargs):
@@ -108,9 +108,9 @@ def _slowly() -> None:
             print("step", progress.step, flush=True)
 
     torch.set_num_threads(1)
-    training_run._SAVE_EVERY = 0.03
-    training_run.train = told  # type: ignore[assignment]
-    carried_out(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    trainer._SAVE_EVERY = 0.03
+    trainer.train = told  # type: ignore[assignment]
+    executed(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
 
 
 if __name__ == "__main__":

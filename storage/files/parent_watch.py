@@ -1,0 +1,37 @@
+"""Ending this process when the one that it works for is gone, even by kill -9. Finished work is kept, as after any kill."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+_CHECK_SECONDS = 0.5
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process, in the middle of whatever it does, once `parent` is not its parent any more."""
+    _end_unless(lambda: os.getppid() == parent)
+
+
+def end_with_process(pid: int) -> None:
+    """End this process once there is no process `pid`, which need not be its parent."""
+
+    def is_running() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    _end_unless(is_running)
+
+
+def _end_unless(is_running: Callable[[], bool]) -> None:
+    def watch() -> None:
+        while is_running():
+            time.sleep(_CHECK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.backbones.backbone import Backbone, Pictures
+from models.backbones.backbone import Backbone, Preprocessing
 from models.backbones.weights import fill, read_state, seeded
 
 GROUPS = 32
@@ -87,7 +87,7 @@ def _stage(channels: int, width: int, depth: int, stride: int) -> nn.Sequential:
 class ClipBackbone:
     """Clips of 16 frames, as trained, or of any other number: G2L's have 8."""
 
-    pictures: Pictures | None = Pictures(short=112, crop=(112, 112))
+    preprocessing: Preprocessing | None = Preprocessing(short=112, crop=(112, 112))
     clip: int | None = 16
     outputs: Mapping[str, tuple[int, ...]] = {"pooled": (2 * WIDTHS[-1],), "classes": (CLASSES,)}
 

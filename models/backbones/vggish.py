@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.backbones.backbone import Backbone, Pictures
+from models.backbones.backbone import Backbone, Preprocessing
 from models.backbones.weights import fill, read_state, seeded
 
 PATCH = (96, 64)
@@ -53,7 +53,7 @@ class SoundBackbone:
     """A feature for each 0.96 s: the embedding after its last ReLU. The PCA and the 8-bit rounding with which AudioSet's
     own files were made are not applied."""
 
-    pictures: Pictures | None = None
+    preprocessing: Preprocessing | None = None
     clip: int | None = None
     outputs: Mapping[str, tuple[int, ...]] = {"embedding": (EMBEDDING,)}
 

@@ -215,7 +215,7 @@ class NetBatcher:
 
     def _middle_frames(self, items: np.ndarray) -> np.ndarray:
         """A net for single frames gets the middle one of each position."""
-        if self.net.backbone.pictures is None or self.net.backbone.clip is not None:
+        if self.net.backbone.preprocessing is None or self.net.backbone.clip is not None:
             return items
         middle = items.shape[1] // 2
         return items[:, middle : middle + 1]

@@ -64,11 +64,11 @@ def status(
     if recipe is None:
         print_runs(space, out, as_json)
         return
-    found = _recipe_for_status(space, recipe, data, kind, settings or [])
+    found = recipe_on_its_data(space, recipe, data, kind, settings or [])
     print_status(found, space, out, as_json, _words_to_run(recipe, found, settings or []))
 
 
-def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
+def recipe_on_its_data(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
     """The recipe; without --data, on the data of its last run, read as it was then."""
     from flows.demo import placed_recipe
     from flows.recipe import load_recipe

@@ -47,8 +47,8 @@ class Net:
         # Rows are kept as float16, so half precision costs them little.
         self._half = _HALF.get("float16" if precision == "auto" and on_gpu else precision)
 
-    def request(self, sampling: Sampling | None, name: str) -> FrameRequest | AudioRequest:
-        """What the decoder has to deliver for this net, for the feature of this name."""
+    def request(self, sampling: Sampling | None, name: str, plan: str = "") -> FrameRequest | AudioRequest:
+        """What the decoder has to deliver for this net, for the feature of this name; `plan` is the sampling's name."""
         preprocessing, clip = self.backbone.preprocessing, self.backbone.clip
         if preprocessing is None:
             return AudioRequest()
@@ -59,7 +59,7 @@ class Net:
                 f"features.{name}: {self.backbone.name} looks at clips of {clip} frames; give it a sampling of "
                 f"kind 'clips' with length {clip}"
             )
-        return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)))
+        return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)), plan)
 
     def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
         """items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""

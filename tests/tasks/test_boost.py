@@ -202,11 +202,11 @@ def test_b1_compares_with_the_scores_of_the_true_captions(toy: ToyRun) -> None:
     mixture = ConsensusOptions(cider_d=1.0, rouge_l=2.0)
     how = BoostingOptions(baseline=TruthBaseline(), reward=mixture)
     policy = policy_gradient(references, how, 8)
-    assert policy.truth is not None and len(policy.truth) == len(policy.numbers) == 10
+    assert policy.truth is not None and len(policy.truth) == len(policy.video_indices) == 10
     captions = {id: [numbers[1:] for numbers in rows] for id, rows in references.token_ids("train").items()}
     # Every caption against all of its video's, itself among them, cannot be less than against the others alone.
     width = max(len(words) for rows in captions.values() for words in rows)
-    for id, number in policy.numbers.items():
+    for id, number in policy.video_indices.items():
         rows = torch.tensor([words + [0] * (width - len(words)) for words in captions[id]])
         with_itself = policy.reward(rows, torch.full((len(rows),), number)).mean().item()
         assert 0 < policy.truth[number].item() < with_itself

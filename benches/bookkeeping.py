@@ -6,16 +6,17 @@ does to know that nothing changed (our files are tiny, so the true cost of that 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from measuring import arguments, timed
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
@@ -35,7 +36,7 @@ features: {look: {kind: backbone, net: "timm:test_resnet", weights: random}}
 text: {min_count: 1}
 captioner: {kind: sa_lstm, features: [look]}
 """
-FACTS = {
+PROBE = {
     "frames": 48, "width": 320, "height": 240, "fps": 24.0, "duration": 2.0, "rotation": 0, "codec": "h264",
     "container": "mp4", "has_audio": False, "start": 0.0, "damaged": False, "is_image": False, "reader": "pyav",
 }  # fmt: skip
@@ -56,17 +57,17 @@ def build(folder: Path, videos: int) -> tuple[Path, Path, Path]:
                 file.write(json.dumps({"video": path.stem, "caption": f"{text} {n % 97}"}) + "\n")
     workspace = Workspace.open(root)
     loaded = load_recipe(str(recipe), (), data)
-    inventory = snapshot_dataset(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
+    snapshot = snapshot_dataset(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
     pts = np.arange(48) / 24
     FileCache(workspace.file_cache_path).note_probes(
-        dict.fromkeys(inventory.contents.values(), CachedProbe(FACTS, pts)), PROBE_VERSION
+        dict.fromkeys(snapshot.contents.values(), CachedProbe(PROBE, pts)), PROBE_VERSION
     )
     plan = plan_pipeline(loaded, workspace, until="extract_features")
     (source,) = plan.steps[-1].prepared.values()
     store = FeatureStore.create(workspace.features / source.store, provenance={"extractor_key": source.key})
     with store.writer(publish_seconds=1e9) as writer:
         row = np.zeros((8, 32), np.float16)
-        for id, key in inventory.record_keys.items():
+        for id, key in snapshot.record_keys.items():
             writer.add(id, key, row)
     for step in plan.steps:
         step.execute()
@@ -81,37 +82,36 @@ def no_op(data: Path, recipe: Path, root: Path) -> tuple[float, float]:
         [sys.executable, "-m", "flows.cli", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout and process.stderr
-    said = process.stdout.read().decode()
+    printed = process.stdout.read().decode()
     complaints = process.stderr.read().decode()
     _, status, usage = os.wait4(process.pid, 0)
-    if status or "Nothing to do" not in said:
-        sys.exit(f"the command did not end well:\n{said}\n{complaints}")
+    if status or "Nothing to do" not in printed:
+        sys.exit(f"the command did not end well:\n{printed}\n{complaints}")
     return time.monotonic() - began, usage.ru_maxrss / 1024
 
 
+def plan_again(data: Path, recipe: Path, root: Path) -> None:
+    plan = plan_pipeline(load_recipe(str(recipe), (), data), Workspace.open(root), until="extract_features")
+    assert not plan.to_do
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--videos", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     counts = parser.parse_args().videos
     print(
-        f"{'videos':>8} {'no-op run':>10} {'of it planning':>15} {'us a video':>11} {'peak MB':>8} {'hashing all again':>18}"
+        f"{'videos':>8} {'no-op run':>10} {'of it planning':>15} {'us/video':>11} {'peak MB':>8} {'hashing all again':>18}"
     )
     base = None
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:
             data, recipe, root = build(Path(folder), count)
             seconds, megabytes = no_op(data, recipe, root)
-            began = time.monotonic()
-            plan = plan_pipeline(load_recipe(str(recipe), (), data), Workspace.open(root), until="extract_features")
-            planning = time.monotonic() - began
-            assert not plan.to_do
-            began = time.monotonic()
-            for path in (data / "videos").iterdir():
-                digest_file(path)
-            again = time.monotonic() - began
+            planning = timed(partial(plan_again, data, recipe, root)).wall
+            again = timed(lambda: [digest_file(path) for path in (data / "videos").iterdir()]).wall  # noqa: B023
         base = base or seconds
-        figures = f"{count:>8,} {seconds:>8.1f} s {planning:>13.2f} s {1e6 * planning / count:>11.0f} {megabytes:>8.0f}"
-        print(f"{figures} {again:>16.2f} s   ({seconds / base:.1f} x the time of {counts[0]:,})")
+        columns = f"{count:>8,} {seconds:>8.1f} s {planning:>13.2f} s {1e6 * planning / count:>11.0f} {megabytes:>8.0f}"
+        print(f"{columns} {again:>16.2f} s   ({seconds / base:.1f} x the time of {counts[0]:,})")
 
 
 if __name__ == "__main__":

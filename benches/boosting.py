@@ -14,17 +14,14 @@ A run ends with an error if rewards take more than 5 % of a step or waiting for 
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from measuring import AwaitedBatches, arguments, exit_by_limits, require
 from scores import DictCiderD, captions
 from torch import Tensor
 
@@ -44,12 +41,6 @@ from tasks.training.batches import CaptionBatches
 
 CORPUS, VIDEOS, SAMPLES, WORDS, ROWS, SIZE, LONGEST = 400, 32, 5, 4065, 28, 1536, 20
 FIRST = 4
-MISSED: list[str] = []
-
-
-def hold(kept: bool, what: str) -> None:
-    if not kept:
-        MISSED.append(what)
 
 
 class ByDict:
@@ -59,8 +50,8 @@ class ByDict:
         self.scorer, self.beforehand = scorer, beforehand
 
     def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
-        said = [[str(word) for word in row if word != PAD] for row in samples.tolist()]
-        earned = [self.scorer.score(w, v, self.beforehand) for w, v in zip(said, video_of.tolist(), strict=True)]
+        sampled = [[str(word) for word in row if word != PAD] for row in samples.tolist()]
+        earned = [self.scorer.score(w, v, self.beforehand) for w, v in zip(sampled, video_of.tolist(), strict=True)]
         return torch.tensor(earned, dtype=torch.float32)
 
 
@@ -79,33 +70,15 @@ class Timed:
         return rewards
 
 
-class Awaited:
-    """Batches that note how long their user waited for them."""
-
-    def __init__(self, batches: CaptionBatches):
-        self.batches, self.waited = batches, 0.0
-        self.steps_per_epoch = batches.steps_per_epoch
-
-    def __call__(self, epoch: int, skip: int) -> Iterator[Any]:
-        coming = self.batches(epoch, skip)
-        while True:
-            began = time.perf_counter()
-            batch = next(coming, None)
-            self.waited += time.perf_counter() - began
-            if batch is None:
-                return
-            yield batch
-
-
 def talker() -> Captioner:
     """SA-LSTM with fresh weights whose words follow Zipf's law: 8 of them a caption, on average."""
     torch.manual_seed(0)
     options = SaLstmOptions(features=("frames",), embedding=468, hidden=512, attention=256, dropout=0.5)
     captioner = build_sa_lstm(options, {"frames": SIZE}, WORDS)
-    chances = 1 / torch.arange(1, WORDS - FIRST + 1)
+    probabilities = 1 / torch.arange(1, WORDS - FIRST + 1)
     with torch.no_grad():
         bias: Tensor = captioner.decoder.predict.bias  # type: ignore[attr-defined]
-        bias[FIRST:] = (chances / chances.sum()).log()
+        bias[FIRST:] = (probabilities / probabilities.sum()).log()
         bias[EOS] = float(torch.tensor(1 / 8).log())
     return captioner
 
@@ -133,11 +106,11 @@ class Boosting:
 
     def __init__(self, access: FeatureAccess, truth: list[list[list[int]]], reward: Reward):
         ids = sorted(access.rows["frames"])
-        said = {id: [[BOS, *words] for words in video] for id, video in zip(ids, truth, strict=True)}
-        batches = CaptionBatches(access, said, {id: list(range(40)) for id in ids}, ids, VIDEOS, 1, seed=0)
-        self.batches, self.reward = Awaited(batches), Timed(reward)
+        captions = {id: [[BOS, *words] for words in video] for id, video in zip(ids, truth, strict=True)}
+        batches = CaptionBatches(access, captions, {id: list(range(40)) for id in ids}, ids, VIDEOS, 1, seed=0)
+        self.batches, self.reward = AwaitedBatches(batches), Timed(reward)
         policy = PolicyGradient(self.reward, {id: n for n, id in enumerate(ids)}, SAMPLES, LONGEST)
-        options = FitOptions(epochs=1, learning_rate=1e-4, clip=0.25)
+        options = FitOptions(epochs=1, learning_rate=1e-4, gradient_clip=0.25)
         self.loop = fit(talker(), Objective(policy=(1.0, policy)), self.batches, options)
         self.steps: list[float] = []
         self.rewards: list[float] = []
@@ -162,7 +135,7 @@ class Boosting:
         return self.batches.waited / (time.perf_counter() - began)
 
 
-def comparing(rewards: Tensor) -> float:
+def baseline_seconds(rewards: Tensor) -> float:
     """Processor time of the baseline."""
     video_index = torch.arange(VIDEOS).repeat_interleave(SAMPLES)
     times = []
@@ -200,29 +173,27 @@ def main(steps: int) -> None:
     for name, training in trained.items():
         rewards = statistics.median(training.rewards)
         share = rewards / took[name]
-        figures = f"{1 / took[name]:>8.2f}{1e3 * took[name]:>7.0f} ms{1e3 * rewards:>8.1f} ms{share:>9.2%}"
-        print(f"{name:<46}{figures}")
+        columns = f"{1 / took[name]:>8.2f}{1e3 * took[name]:>7.0f} ms{1e3 * rewards:>8.1f} ms{share:>9.2%}"
+        print(f"{name:<46}{columns}")
         assert training.reward.asked is not None
         if ways[name] in (ours, words):
-            baseline = comparing(ways[name](*training.reward.asked))
+            baseline = baseline_seconds(ways[name](*training.reward.asked))
             print(f"{'  and the baseline':<46}{'':>18}{1e3 * baseline:>8.1f} ms{baseline / took[name]:>9.2%}")
             share += baseline / took[name]
-            hold(share < 0.05, f"{name}: rewards take {share:.1%} of a step")
+            require(share < 0.05, f"{name}: rewards take {share:.1%} of a step")
         else:
             gap = float((ways[name](*training.reward.asked) - ours(*training.reward.asked)).abs().max())
-            hold(gap < 1e-6, f"{name}: rewards differ by {gap:.1e}")
+            require(gap < 1e-6, f"{name}: rewards differ by {gap:.1e}")
     print(f"waiting for data: {waited:.2%} of the time")
-    hold(waited < 0.02, f"{waited:.1%} of the time waits for data")
+    require(waited < 0.02, f"{waited:.1%} of the time waits for data")
     for name in list(ways)[2:]:
         print(f"steps on token ids are {took[name] / took['CIDEr-D on token ids']:.2f} times as fast as with {name}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, default=4, help="steps to watch, at most 5")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     main(arguments.steps)
-    for what in MISSED:
-        print(f"missed: {what}")
-    sys.exit(1 if MISSED else 0)
+    exit_by_limits()

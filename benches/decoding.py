@@ -10,8 +10,6 @@ fastest way that gave every frame right. Trust the ratios, not the times.
 
 from __future__ import annotations
 
-import argparse
-import resource
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from pathlib import Path
 import av
 import imageio_ffmpeg
 import numpy as np
+from measuring import arguments, cpu_seconds
 
 from storage.media.frame_sampling import Clips, EveryNth, Indices, Sampling, Uniform, choose_frames
 from storage.media.probe import Probe, open_reader, probe
@@ -44,7 +43,7 @@ CLIPS: dict[str, tuple[str, str, dict[str, str]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=int, default=16, help="length of a clip")
     parser.add_argument("--rounds", type=int, default=4, help="how often each is measured")
     parser.add_argument("--folder", type=Path, help="where the clips go for the time of the run")
@@ -77,12 +76,12 @@ def measure(path: Path, found: Probe, plans: list[Indices], rounds: int) -> dict
     best: dict[str, tuple[float, int]] = {}
     for _ in range(rounds):
         for name, way in ways(len(plans)).items():
-            began = spent()
+            began = cpu_seconds()
             try:
                 pictures = way(path, found, plans)
             except RuntimeError:  # decord's word for a file that it cannot read
                 pictures = []
-            seconds = spent() - began
+            seconds = cpu_seconds() - began
             wrong = sum(a != b for a, b in zip(asked, map(read_number, pictures), strict=False))
             best[name] = min(best.get(name, (float("inf"), 0)), (seconds, wrong + max(0, len(asked) - len(pictures))))
     return best
@@ -185,12 +184,6 @@ def print_pattern(pattern: str, best: dict[str, tuple[float, int]]) -> None:
     print(f"  {pattern:34}{'CPU ms':>8}{'ratio':>8}  wrong frames")
     for name, (seconds, wrong) in sorted(best.items(), key=lambda item: item[1][0]):
         print(f"    {name:32}{1000 * seconds:>8.0f}{seconds / exact:>8.2f}  {wrong or '-'}")
-
-
-def spent() -> float:
-    """Processor time of this process and of its children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def draw(path: Path, count: int, codec: str, settings: dict[str, str]) -> Path:

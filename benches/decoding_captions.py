@@ -19,13 +19,10 @@ that of nn.LSTM, in processor time."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
+from measuring import arguments, best_of, exit_by_limits, require
 from torch import Tensor, nn
 
 from models.captioner import Captioner
@@ -40,34 +37,6 @@ ROWS, SIZE, WIDTH, LONGEST = 28, 1536, 5, 20
 EMBEDDING, HIDDEN, ATTENTION, DROPOUT = 468, 512, 256, 0.5
 TRAIN_VIDEOS, TRAIN_CAPTIONS = 32, 5
 GRANULES = {"words": 300, "actions": 400, "objects": 1000}
-MISSED: list[str] = []
-
-
-def hold(held: bool, what: str) -> None:
-    if not held:
-        MISSED.append(what)
-
-
-@dataclass(frozen=True)
-class Took:
-    """Seconds of the processor and of the clock, each the least of its rounds."""
-
-    cpu: float
-    wall: float
-
-    def over(self, other: Took) -> str:
-        return f"{self.cpu / other.cpu:.2f} (wall {self.wall / other.wall:.2f})"
-
-
-def in_turns(runs: Sequence[Callable[[], object]], rounds: int) -> list[Took]:
-    """Each run once a round, one after the other, so that a busy moment hits all."""
-    took: list[list[tuple[float, float]]] = [[] for _ in runs]
-    for _ in range(rounds):
-        for run, times in zip(runs, took, strict=True):
-            cpu, wall = time.process_time(), time.perf_counter()
-            run()
-            times.append((time.process_time() - cpu, time.perf_counter() - wall))
-    return [Took(*(min(column) for column in zip(*times, strict=True))) for times in took]
 
 
 def fresh(words: int) -> Captioner:
@@ -95,20 +64,20 @@ def plain_beam(captioner: Captioner, frames: Tensor) -> tuple[float, list[int]]:
     best: tuple[float, list[int]] = (-torch.inf, [])
     for t in range(LONGEST + 1):
         grown = []
-        for score, said, state in running:
-            logits, after, _ = captioner.decoder.step(torch.tensor(said[-1:]), state, memory)
+        for score, tokens, state in running:
+            logits, after, _ = captioner.decoder.step(torch.tensor(tokens[-1:]), state, memory)
             log_probs = torch.log_softmax(logits[0], -1)
             log_probs[[PAD, BOS, UNK]] = -torch.inf
             if t == LONGEST:
-                grown.append((score + float(log_probs[EOS]), [*said, EOS], after))
+                grown.append((score + float(log_probs[EOS]), [*tokens, EOS], after))
                 continue
             values, words = log_probs.topk(2 * WIDTH)
             for value, word in zip(values.tolist(), words.tolist(), strict=True):
-                grown.append((score + value, [*said, word], after))
+                grown.append((score + value, [*tokens, word], after))
         grown.sort(key=lambda hypothesis: -hypothesis[0])
-        for score, said, _ in grown[:WIDTH]:
-            if said[-1] == EOS and score > best[0]:
-                best = score, said[1:]
+        for score, tokens, _ in grown[:WIDTH]:
+            if tokens[-1] == EOS and score > best[0]:
+                best = score, tokens[1:]
         running = [hypothesis for hypothesis in grown[: 2 * WIDTH] if hypothesis[1][-1] != EOS][:WIDTH]
         if not running or best[0] >= running[0][0]:
             break
@@ -135,15 +104,15 @@ def searching(videos: int, words: int, rounds: int) -> None:
     def one_by_one() -> None:
         plain[:] = [plain_beam(captioner, video)[1] for video in frames]
 
-    ours, theirs = in_turns([batched, one_by_one], rounds)
+    ours, theirs = best_of([batched, one_by_one], rounds)
     same = sum(a == b for a, b in zip(plain, found, strict=True))
     length = sum(map(len, found)) / len(found)
     print(f"beam {WIDTH}, {videos} videos of {ROWS} x {SIZE}, {words} words, {length:.1f} tokens a caption")
     print(f"  batched                              {ours.cpu:8.1f} s")
     print(f"  a step a hypothesis and a video      {theirs.cpu:8.1f} s")
     print(f"  ratio {theirs.over(ours)}; {same} of {videos} captions are the same")
-    hold(same == videos, f"{videos - same} captions differ")
-    hold(theirs.cpu >= 10 * ours.cpu, f"beam search is {theirs.cpu / ours.cpu:.1f} times faster, 10 wanted")
+    require(same == videos, f"{videos - same} captions differ")
+    require(theirs.cpu >= 10 * ours.cpu, f"beam search is {theirs.cpu / ours.cpu:.1f} times faster, 10 wanted")
 
 
 class Plain(nn.Module):
@@ -164,7 +133,7 @@ class Plain(nn.Module):
         self.drop = nn.Dropout(DROPOUT)
 
     def forward(self, batch: Batch) -> Tensor:
-        """B videos with N captions -> the mean cross-entropy of their real words."""
+        """B videos with N captions -> the mean cross-entropy of their valid words."""
         assert batch.tokens is not None and batch.video_index is not None
         mask = batch.masks["frames"]
         rows = self.drop(self.project(batch.features["frames"]))
@@ -172,23 +141,23 @@ class Plain(nn.Module):
         words = self.drop(self.embed(batch.tokens[:, :-1]))
         hidden, cell = torch.tanh(self.start(mean)).chunk(2, -1)
         if self.attend:
-            states, contexts = [], []
+            hiddens, contexts = [], []
             keys, rows, mask = self.key(rows)[batch.video_index], rows[batch.video_index], mask[batch.video_index]
             for word in words.unbind(1):
                 scores = self.score(torch.tanh(keys + self.query(hidden).unsqueeze(1))).squeeze(-1)
                 context = torch.bmm(masked_softmax(scores, mask).unsqueeze(1), rows).squeeze(1)
                 hidden, cell = self.cell(torch.cat([word, context], -1), (hidden, cell))
-                states.append(hidden)
+                hiddens.append(hidden)
                 contexts.append(context)
-            said, seen = torch.stack(states, 1), torch.stack(contexts, 1)
+            states, context = torch.stack(hiddens, 1), torch.stack(contexts, 1)
         else:
-            seen = mean.unsqueeze(1).expand(-1, words.shape[1], -1)
-            said, _ = self.lstm(
-                torch.cat([words, seen], -1), (hidden.unsqueeze(0).contiguous(), cell.unsqueeze(0).contiguous())
+            context = mean.unsqueeze(1).expand(-1, words.shape[1], -1)
+            states, _ = self.lstm(
+                torch.cat([words, context], -1), (hidden.unsqueeze(0).contiguous(), cell.unsqueeze(0).contiguous())
             )
-        real = batch.tokens[:, 1:] != PAD
-        mixed = torch.tanh(self.mix(torch.cat([self.drop(said[real]), seen[real], words[real]], -1)))
-        return nn.functional.cross_entropy(self.predict(self.drop(mixed)), batch.tokens[:, 1:][real])
+        valid = batch.tokens[:, 1:] != PAD
+        mixed = torch.tanh(self.mix(torch.cat([self.drop(states[valid]), context[valid], words[valid]], -1)))
+        return nn.functional.cross_entropy(self.predict(self.drop(mixed)), batch.tokens[:, 1:][valid])
 
 
 class PlainFed(nn.Module):
@@ -204,14 +173,14 @@ class PlainFed(nn.Module):
         self.drop = nn.Dropout(DROPOUT)
 
     def forward(self, batch: Batch) -> Tensor:
-        """B videos with N captions -> the mean cross-entropy of their real words."""
+        """B videos with N captions -> the mean cross-entropy of their valid words."""
         assert batch.tokens is not None and batch.video_index is not None
         fused = torch.cat([project(batch.features[name][:, 0]) for name, project in self.project.items()], -1)
         video = self.first(self.drop(fused))[batch.video_index].unsqueeze(1)
         words = self.drop(self.embed(batch.tokens[:, 1:-1]))
-        said, _ = self.lstm(torch.cat([video, words], 1))
-        real = batch.tokens[:, 1:] != PAD
-        return nn.functional.cross_entropy(self.predict(self.drop(said[real])), batch.tokens[:, 1:][real])
+        states, _ = self.lstm(torch.cat([video, words], 1))
+        valid = batch.tokens[:, 1:] != PAD
+        return nn.functional.cross_entropy(self.predict(self.drop(states[valid])), batch.tokens[:, 1:][valid])
 
 
 def captions(words: int, features: dict[str, Tensor]) -> Batch:
@@ -220,8 +189,8 @@ def captions(words: int, features: dict[str, Tensor]) -> Batch:
     N = TRAIN_VIDEOS * TRAIN_CAPTIONS
     tokens = torch.randint(4, words, (N, 12), generator=draw)
     lengths = torch.randint(4, 11, (N, 1), generator=draw) + 1  # the place of EOS
-    places = torch.arange(12)
-    tokens = torch.where(places < lengths, tokens, torch.where(places == lengths, EOS, PAD))
+    positions = torch.arange(12)
+    tokens = torch.where(positions < lengths, tokens, torch.where(positions == lengths, EOS, PAD))
     tokens[:, 0] = BOS
     masks = {name: torch.ones(rows.shape[:2], dtype=torch.bool) for name, rows in features.items()}
     video_index = torch.arange(TRAIN_VIDEOS).repeat_interleave(TRAIN_CAPTIONS)
@@ -230,8 +199,10 @@ def captions(words: int, features: dict[str, Tensor]) -> Batch:
 
 def training(words: int, rounds: int) -> None:
     draw = torch.Generator().manual_seed(3)
-    seen = captions(words, {"frames": torch.randn(TRAIN_VIDEOS, ROWS, SIZE, generator=draw)})
-    told = captions(words, {name: torch.rand(TRAIN_VIDEOS, 1, size, generator=draw) for name, size in GRANULES.items()})
+    frames = captions(words, {"frames": torch.randn(TRAIN_VIDEOS, ROWS, SIZE, generator=draw)})
+    granules = captions(
+        words, {name: torch.rand(TRAIN_VIDEOS, 1, size, generator=draw) for name, size in GRANULES.items()}
+    )
     sa_lstm, fused, cells = fresh(words), Plain(words, attend=False), Plain(words, attend=True)
     options = GlRgOptions(features=tuple(GRANULES), projection=HIDDEN, embedding=HIDDEN, hidden=HIDDEN, dropout=DROPOUT)
     glrg, fed = build_glrg(options, GRANULES, words), PlainFed(words)
@@ -239,25 +210,25 @@ def training(words: int, rounds: int) -> None:
     _race(
         "sa_lstm",
         [
-            ("sa_lstm", sa_lstm, lambda: loss(sa_lstm, seen)),
-            ("nn.LSTM, mean of the rows", fused, lambda: fused(seen)),
-            ("nn.LSTMCell, the same attention", cells, lambda: cells(seen)),
+            ("sa_lstm", sa_lstm, lambda: loss(sa_lstm, frames)),
+            ("nn.LSTM, mean of the rows", fused, lambda: fused(frames)),
+            ("nn.LSTMCell, the same attention", cells, lambda: cells(frames)),
         ],
         rounds,
     )
-    _race("glrg", [("glrg", glrg, lambda: loss(glrg, told)), ("nn.LSTM", fed, lambda: fed(told))], rounds)
+    _race("glrg", [("glrg", glrg, lambda: loss(glrg, granules)), ("nn.LSTM", fed, lambda: fed(granules))], rounds)
 
 
 def _race(what: str, rivals: list[tuple[str, nn.Module, Callable[[], Tensor]]], rounds: int) -> None:
     """Training steps of the first against the others; the second is the one to hold."""
     steps = [_stepping(model, forward) for _, model, forward in rivals]
-    in_turns(steps, 1)
-    took = in_turns(steps, 3 * rounds)
+    best_of(steps, 1)
+    took = best_of(steps, 3 * rounds)
     print(f"training step of {what}, {TRAIN_VIDEOS} videos x {TRAIN_CAPTIONS} captions")
     for (name, _, _), time_of in zip(rivals, took, strict=True):
         print(f"  {name:<36} {1e3 * time_of.cpu:8.0f} ms  {what} takes {took[0].over(time_of)} of it")
     ratio = took[0].cpu / took[1].cpu
-    hold(ratio <= 1.15, f"a training step of {what} takes {ratio:.2f} of nn.LSTM's, 1.15 wanted")
+    require(ratio <= 1.15, f"a training step of {what} takes {ratio:.2f} of nn.LSTM's, 1.15 wanted")
 
 
 def _stepping(model: nn.Module, forward: Callable[[], Tensor]) -> Callable[[], None]:
@@ -274,14 +245,12 @@ def _stepping(model: nn.Module, forward: Callable[[], Tensor]) -> Callable[[], N
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--videos", type=int, default=670, help="videos to be captioned")
     parser.add_argument("--words", type=int, default=4065, help="size of the vocabulary")
     parser.add_argument("--rounds", type=int, default=2, help="the least of so many rounds counts")
-    arguments = parser.parse_args()
+    chosen = parser.parse_args()
     torch.set_num_threads(1)
-    searching(arguments.videos, arguments.words, arguments.rounds)
-    training(arguments.words, arguments.rounds)
-    for what in MISSED:
-        print(f"missed: {what}")
-    sys.exit(1 if MISSED else 0)
+    searching(chosen.videos, chosen.words, chosen.rounds)
+    training(chosen.words, chosen.rounds)
+    exit_by_limits()

@@ -38,11 +38,11 @@ def main() -> None:
     print(f"{'named':>7}{'false':>8}{'chosen':>8}  run")
     for run in reversed(load_runs(workspace)):
         if options.word in run.recipe_name and "caption" in run.stages and workspace.done(*run.stages["caption"]):
-            shares = (*said(workspace, run), chosen(workspace, run))
+            shares = (*caption_shares(workspace, run), chosen(workspace, run))
             print("".join(f"{share:>8.1%}" for share in shares), f" {run.recipe_name} ({run.id})")
 
 
-def said(workspace: Workspace, run: RunRecord) -> tuple[float, float]:
+def caption_shares(workspace: Workspace, run: RunRecord) -> tuple[float, float]:
     """The shares "named" and "false" of a run's captions."""
     there = details(run)
     named, false = [], []
@@ -68,8 +68,8 @@ def chosen(workspace: Workspace, run: RunRecord) -> float:
         true = there[id]
         telling = [words for sentence in sentences if true in (words := sentence.split())]
         if true in NAMES and telling and access.usable([id]):
-            told = [[name if word == true else word for word in telling[0]] for name in NAMES]
-            queries = [vocabulary.encode(words, len(words)) for words in told]
+            variants = [[name if word == true else word for word in telling[0]] for name in NAMES]
+            queries = [vocabulary.encode(words, len(words)) for words in variants]
             log_p = log_probabilities(captioner, access.read, queries, [id], len(vocabulary), "cpu")
             found.append(NAMES[int(log_p[:, 0].argmax())] == true)
     return float(np.mean(found))
@@ -82,7 +82,7 @@ def details(run: RunRecord) -> dict[str, str]:
 
 def _last(workspace: Workspace, run: RunRecord, *stages: str) -> Path:
     """The folder of the last of these stages that the run went through: what captions came from."""
-    return workspace.folder(*[place for place in run.stages.values() if place[0] in stages][-1])
+    return workspace.folder(*[made for made in run.stages.values() if made[0] in stages][-1])
 
 
 if __name__ == "__main__":

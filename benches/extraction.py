@@ -28,17 +28,13 @@ does other work at the same time the ratios of CPU time say more: they count all
 
 from __future__ import annotations
 
-import argparse
-import resource
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import av
 import imageio_ffmpeg
@@ -47,6 +43,7 @@ import timm
 import timm.data
 import torch
 import torchvision
+from measuring import Took, arguments, timed
 from PIL import Image
 
 from models.backbones.backbone import Preprocessing
@@ -88,19 +85,8 @@ SETTINGS = {
 }
 
 
-class Taken(NamedTuple):
-    """Seconds that something took."""
-
-    wall: float
-    cpu: float
-
-
-StageContext = Callable[[int], Taken]
-"""what is measured once a turn, given the turn's number"""
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--clips", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--size", type=int, nargs=2, default=(320, 240), help="width and height")
@@ -124,7 +110,7 @@ def main() -> None:
 def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Runtime, turns: int) -> None:
     features = SETTINGS[setting]
     print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}", flush=True)
-    loops: dict[str, StageContext] = {
+    loops: dict[str, Callable[[int], Took]] = {
         "kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()])
     }
     loops["video_features"] = lambda _: timed(lambda: video_features(data, features))
@@ -138,7 +124,7 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
         open_net(feature, "random, seed 0", None, "cpu", "auto")  # loaded before the clock starts
     for way in ways:
         work |= _ours(setting, way, data, folder, runtime)
-    times: dict[str, list[Taken]] = {name: [] for name in work}
+    times: dict[str, list[Took]] = {name: [] for name in work}
     for turn in range(turns):
         for name, measure in work.items():
             times[name].append(measure(turn))
@@ -151,7 +137,7 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
             print(f"  {loop + ' / extract stage':44}{ratio(times, loop, f'stage, {way}')}  (floor 2)", flush=True)
 
 
-def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, StageContext]:
+def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, Callable[[int], Took]]:
     """The bare nets and the stage, with nets compiled in one way."""
     features = {name: f.model_copy(update={"compiled": way}) for name, f in SETTINGS[setting].items()}
     nets = {name: open_net(f, "random, seed 0", None, "cpu", "auto") for name, f in features.items()}
@@ -171,12 +157,12 @@ def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) ->
     }
 
 
-def ratio(times: dict[str, list[Taken]], above: str, below: str) -> str:
+def ratio(times: dict[str, list[Took]], above: str, below: str) -> str:
     pairs = list(zip(times[above], times[below], strict=True))
     return f"{median(a.wall / b.wall for a, b in pairs):5.2f} {median(a.cpu / b.cpu for a, b in pairs):5.2f}"
 
 
-def draw(folder: Path, count: int, seconds: float, width: int, height: int) -> Path:
+def draw(folder: Path, count: int, seconds: float, width: int = 320, height: int = 240) -> Path:
     """Clips of moving gradients with some noise."""
     (folder / "videos").mkdir(parents=True)
     y, x = np.mgrid[:height, :width]
@@ -222,7 +208,7 @@ def least_cosine(one: Net, other: Net, items: torch.Tensor) -> float:
     return min(float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min()) for a, b in pairs)
 
 
-def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], runtime: Runtime) -> Taken:
+def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], runtime: Runtime) -> Took:
     """The extract stage alone; cataloguing and planning frames come before it."""
     workspace = Workspace.open(root)
     table = catalogue.bind(workspace, data, runtime, FolderOptions(path=str(data)), {})
@@ -344,18 +330,6 @@ def stacks_loop(data: Path) -> None:
             for start in starts[:: -(-len(starts) // 2)]:  # its step_size such that there are 2
                 rows.append(net(pixels[None, :, start : start + 16]).float().numpy())
             np.save(Path(folder) / f"{path.stem}.npy", np.concatenate(rows))
-
-
-def timed(work: Callable[[], object]) -> Taken:
-    started, before = time.perf_counter(), cpu_seconds()
-    work()
-    return Taken(time.perf_counter() - started, cpu_seconds() - before)
-
-
-def cpu_seconds() -> float:
-    """Of this process and of its decoders that have ended."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ step that waits for data. Trust the ratios, not the times.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
+from measuring import arguments, sa_lstm_training
 
 from storage.features.store import FeatureStore
 from storage.features.view import View
@@ -37,7 +37,7 @@ VOCABULARY = 10_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--videos", type=int, default=10_000, help="videos in the store")
     parser.add_argument("--batch", type=int, default=64, help="videos in a batch")
     parser.add_argument("--length", type=int, default=28, help="steps of a video")
@@ -52,7 +52,7 @@ def main() -> None:
         speeds = measure(readers, data, options.batch)
         print(f"{options.videos} x [{options.length}, {options.width}] float16, batches of {options.batch}")
         print(f"{'':36}{'videos/s':>10}{'Longtake is':>14}{'files':>8}")
-        counts = {name: sum(1 for f in path.rglob("*") if f.is_file()) for name, path in places(Path(folder)).items()}
+        counts = {name: sum(1 for f in path.rglob("*") if f.is_file()) for name, path in folders(Path(folder)).items()}
         for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
             print(f"{name:36}{speed:>10,.0f}{speeds[OURS] / speed:>12.2f} x{counts.get(name, ''):>8}")
         if options.steps:
@@ -77,7 +77,7 @@ def write_store(path: Path, data: np.ndarray) -> FeatureStore:
     return store
 
 
-def places(folder: Path) -> dict[str, Path]:
+def folders(folder: Path) -> dict[str, Path]:
     """Where each way keeps its files."""
     return {
         OURS: folder / "ours",
@@ -94,7 +94,7 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
     """Write the data in every form; each yields a function from video numbers (B,) to (B, L, D)."""
     ids = [f"video{n}" for n in range(len(data))]
     shape = data.shape[1:]
-    where = places(folder)
+    where = folders(folder)
     for name, path in where.items():
         if name != OURS:
             path.mkdir()
@@ -102,8 +102,8 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
     def filled(copy: Callable[[int, np.ndarray], Any]) -> Reader:
         def batch(numbers: list[int]) -> np.ndarray:
             out = np.empty((len(numbers), *shape), np.float16)
-            for place, n in enumerate(numbers):
-                copy(n, out[place])
+            for row, n in enumerate(numbers):
+                copy(n, out[row])
             return out
 
         return batch
@@ -111,8 +111,8 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
     def stacked(read: Callable[[int], Any]) -> Reader:
         def batch(numbers: list[int]) -> np.ndarray:
             out = np.empty((len(numbers), *shape), np.float16)
-            for place, n in enumerate(numbers):
-                out[place] = read(n)
+            for row, n in enumerate(numbers):
+                out[row] = read(n)
             return out
 
         return batch
@@ -211,60 +211,21 @@ def _batches(order: list[int], size: int) -> list[list[int]]:
 
 
 def watch_training(view: View, videos: int, steps: int) -> None:
-    """Train SA-LSTM on the store, one caption a video: the least that a step can compute for what it reads."""
+    """The share of a training's time that waits for the store."""
     import torch
 
-    from models.captioners.lstm import SaLstmOptions
-    from models.losses.cross_entropy import CrossEntropy
-    from models.training.loop import FitOptions, fit
-    from models.training.objective import Objective
-    from models.zoo import build_captioner
-    from tasks.framework.feature_access import FeatureAccess
-    from tasks.training.batches import CaptionBatches
-
-    ids = sorted(view.lengths())
-    width = (view.feature_shape or (0,))[-1]
-    access = FeatureAccess(("look",), {"look": view}, {"look": dict.fromkeys(ids, "key")}, {"look": {"size": width}})
-    rng = np.random.default_rng(2)
-    captions = {id: [[1, *rng.integers(4, VOCABULARY, size=10).tolist(), 2]] for id in ids}
-    batches = CaptionBatches(access, captions, {id: [0] for id in ids}, ids, videos, 1, seed=0)
+    batches, training = sa_lstm_training(view, videos, VOCABULARY)
     began = time.perf_counter()
-    for number, _ in zip(range(20), batches._batches(0, 0), strict=False):
+    for number, _ in zip(range(20), batches.batches._batches(0, 0), strict=False):
         made = (time.perf_counter() - began) / (number + 1)
-    torch.manual_seed(0)
-    captioner = build_captioner(SaLstmOptions(features=("look",)), access.sizes, VOCABULARY)
-    timed = _Timed(batches)
-    progress = fit(captioner, Objective(xe=(1.0, CrossEntropy(0.0))), timed, FitOptions(epochs=1, learning_rate=5e-4))
-    next(progress)  # the first step also sets everything up
-    timed.waited, began = 0.0, time.perf_counter()
-    for _ in zip(range(steps), progress, strict=False):
+    next(training)  # the first step also sets everything up
+    batches.waited, began = 0.0, time.perf_counter()
+    for _ in zip(range(steps), training, strict=False):
         pass
-    total = time.perf_counter() - began
+    total, waited = time.perf_counter() - began, batches.waited
     print(f"training SA-LSTM on {torch.get_num_threads()} threads, {videos} videos with one caption each in a step:")
-    print(
-        f"  a step takes {1000 * total / steps:.0f} ms and waits {1000 * timed.waited / steps:.2f} ms for data: ",
-        end="",
-    )
-    print(f"{timed.waited / total:.2%}; making a batch takes {1000 * made:.1f} ms, one ahead of its use")
-
-
-class _Timed:
-    """Batches that note how long their user waited for them."""
-
-    def __init__(self, batches: Any):
-        self.batches = batches
-        self.steps_per_epoch = batches.steps_per_epoch
-        self.waited = 0.0
-
-    def __call__(self, epoch: int, skip: int) -> Iterator[Any]:
-        coming = self.batches(epoch, skip)
-        while True:
-            began = time.perf_counter()
-            batch = next(coming, None)
-            self.waited += time.perf_counter() - began
-            if batch is None:
-                return
-            yield batch
+    print(f"  a step takes {1000 * total / steps:.0f} ms and waits {1000 * waited / steps:.2f} ms for data:", end=" ")
+    print(f"{waited / total:.2%}; making a batch takes {1000 * made:.1f} ms, one ahead of its use")
 
 
 if __name__ == "__main__":

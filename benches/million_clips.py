@@ -9,9 +9,7 @@ database by real runs. Everything in ASSUMED is not measured: speeds of a GPU, o
 
 from __future__ import annotations
 
-import argparse
 import os
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +22,7 @@ import numpy as np
 import torch
 from bookkeeping import build as build_bookkeeping
 from extraction import draw, videos
+from measuring import arguments, sa_lstm_training, timed
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
@@ -51,18 +50,10 @@ ASSUMED = {
 }
 
 
-def cpu_seconds() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
 def cost(work: Callable[[], object], times: int = 1) -> float:
     """CPU seconds of one call, after one that is not counted."""
     work()
-    began = cpu_seconds()
-    for _ in range(times):
-        work()
-    return (cpu_seconds() - began) / times
+    return timed(lambda: [work() for _ in range(times)]).cpu / times
 
 
 def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]:
@@ -77,14 +68,14 @@ def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]
         )
         for name, (net, _) in NETS.items()
     }
-    looks = {name: net.request(NETS[name][1], "bench") for name, net in nets.items()}
-    jobs = [DecodeJob(path, looks, None, probe(path)) for path in paths]
+    requests = {name: net.request(NETS[name][1], "bench") for name, net in nets.items()}
+    jobs = [DecodeJob(path, requests, None, probe(path)) for path in paths]
     found["decode a clip, one pass for both nets (s)"] = cost(
         lambda: [gather(stream_frames(job)) for job in jobs]
     ) / len(jobs)
-    seen = gather(stream_frames(jobs[0]))
+    frames = gather(stream_frames(jobs[0]))
     for name, net in nets.items():
-        items = torch.from_numpy(seen[name].images[:8])
+        items = torch.from_numpy(frames[name].images[:8])
         found[f"{name}: {NETS[name][0]}, an item (s)"] = cost(lambda net=net, items=items: net(items)) / len(items)
     found |= stored(folder / "store", {"objects": (28, 2048), "actions": (8, 512)})
     found["train a step of 64 videos (s)"] = training_step(folder / "train")
@@ -110,30 +101,14 @@ def stored(path: Path, shapes: dict[str, tuple[int, int]], rows: int = 500) -> d
 
 
 def training_step(path: Path) -> float:
-    from models.captioners.lstm import SaLstmOptions
-    from models.losses.cross_entropy import CrossEntropy
-    from models.training.loop import FitOptions, fit
-    from models.training.objective import Objective
-    from models.zoo import build_captioner
-    from tasks.framework.feature_access import FeatureAccess
-    from tasks.training.batches import CaptionBatches
-
     store = FeatureStore.create(path, provenance={"extractor_key": "x"})
     random = np.random.default_rng(1)
     with store.writer() as writer:
         for n in range(256):
             writer.add(f"v{n}", "key", random.standard_normal((28, 2048)).astype(np.float16))
-    view = store.view()
-    ids = sorted(view.lengths())
-    access = FeatureAccess(("look",), {"look": view}, {"look": dict.fromkeys(ids, "key")}, {"look": {"size": 2048}})
-    captions = {id: [[1, *random.integers(4, 10_000, size=10).tolist(), 2]] for id in ids}
-    batches = CaptionBatches(access, captions, {id: [0] for id in ids}, ids, 64, 1, seed=0)
-    captioner = build_captioner(SaLstmOptions(features=("look",)), access.sizes, 10_000)
-    progress = fit(captioner, Objective(xe=(1.0, CrossEntropy(0.0))), batches, FitOptions(epochs=2, learning_rate=5e-4))
-    next(progress)
-    began = cpu_seconds()
-    next(progress)
-    return cpu_seconds() - began
+    _, training = sa_lstm_training(store.view(), 64)
+    next(training)
+    return timed(lambda: next(training)).cpu
 
 
 def planned(folder: Path, count: int) -> dict[str, float]:
@@ -196,70 +171,59 @@ def database(path: Path) -> tuple[int, int, int]:
 
 def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
     """(what, on cores alone, with GPUs): hours of cores or GPUs, dollars, bytes, rows."""
-    frames, windows = 28 * clips, 8 * clips
-    prices = {name: value for name, value in ASSUMED.items() if name.startswith("price")}
-    core, gpu = (
-        prices["price of a core (dollars an hour)"],
-        prices["price of a machine with one GPU and 8 cores (dollars an hour)"],
-    )
-    looks = clips * (m["probe a clip (s)"] + m["decode a clip, one pass for both nets (s)"]) / 3600
-    objects, actions = (
-        frames * m["objects: resnet101, an item (s)"] / 3600,
-        windows * m["actions: r3d_18, an item (s)"] / 3600,
-    )
-    steps = clips * CAPTIONS * EPOCHS / 64
-    training = steps * m["train a step of 64 videos (s)"] / 3600
-    neighbours = (clips / 1000) * (clips / 4000) * m["exact neighbours of 1,000 among 4,000 (s)"] / 3600
-    on_gpu = {
+    frames, windows, steps = 28 * clips, 8 * clips, clips * CAPTIONS * EPOCHS / 64
+    decoding = clips * (m["probe a clip (s)"] + m["decode a clip, one pass for both nets (s)"]) / 3600
+    core_hours = {
+        "objects": frames * m["objects: resnet101, an item (s)"] / 3600,
+        "actions": windows * m["actions: r3d_18, an item (s)"] / 3600,
+        "training": steps * m["train a step of 64 videos (s)"] / 3600,
+        "neighbours": (clips / 1000) * (clips / 4000) * m["exact neighbours of 1,000 among 4,000 (s)"] / 3600,
+    }
+    gpu_hours = {
         "objects": frames / ASSUMED["objects a GPU does in a second (frames, float16)"] / 3600,
         "actions": windows / ASSUMED["actions a GPU does in a second (clips of 16 frames, float16)"] / 3600,
         "training": steps / ASSUMED["training steps of 64 videos a GPU does in a second"] / 3600,
         "neighbours": 2.0 * clips**2 * 512 / ASSUMED["exact neighbours on a GPU (float32 operations a second)"] / 3600,
     }
-    extraction = max(looks / 8, on_gpu["objects"] + on_gpu["actions"])
-    machines = extraction + on_gpu["training"] + on_gpu["neighbours"]
-    cores = looks + objects + actions + training + neighbours
-    shards = clips / SHARD
-    rows = (shards + m["task runs of a pipeline"]) * m["database rows a task run"]
+    nets = gpu_hours["objects"] + gpu_hours["actions"]
+    extraction = max(decoding / 8, nets)
+    waits = "the 8 cores that decode" if decoding / 8 > nets else "the GPU"
+    machines = extraction + gpu_hours["training"] + gpu_hours["neighbours"]
+    cores = decoding + sum(core_hours.values())
+    core_price = ASSUMED["price of a core (dollars an hour)"]
+    gpu_price = ASSUMED["price of a machine with one GPU and 8 cores (dollars an hour)"]
+    task_runs = clips / SHARD + m["task runs of a pipeline"]
+    rows, megabytes = task_runs * m["database rows a task run"], task_runs * m["database bytes a task run"] / 1e6
     features = clips * m["bytes of a clip's features"]
     storage = (features + clips * ASSUMED["bytes of a source clip"]) / 1e9
     monthly = storage * ASSUMED["price of object storage (dollars a GB and month)"]
-    waits = "the 8 cores that decode" if looks / 8 > on_gpu["objects"] + on_gpu["actions"] else "the GPU"
+
+    def hours(what: str, name: str, decimals: int = 1) -> tuple[str, str, str]:
+        return what, f"{core_hours[name]:,.0f} core hours", f"{gpu_hours[name]:,.{decimals}f} GPU hours"
+
     return [
-        ("probe and decode", f"{looks:,.0f} core hours", f"{looks / 8:,.0f} h on the 8 cores of a machine"),
-        ("ResNet-101, 28 frames", f"{objects:,.0f} core hours", f"{on_gpu['objects']:,.1f} GPU hours"),
-        ("r3d_18, 8 clips of 16", f"{actions:,.0f} core hours", f"{on_gpu['actions']:,.1f} GPU hours"),
+        ("probe and decode", f"{decoding:,.0f} core hours", f"{decoding / 8:,.0f} h on the 8 cores of a machine"),
+        hours("ResNet-101, 28 frames", "objects"),
+        hours("r3d_18, 8 clips of 16", "actions"),
         ("extraction on one machine", "", f"{extraction:,.0f} h; what it waits for: {waits}"),
-        (
-            f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions a clip",
-            f"{training:,.0f} core hours",
-            f"{on_gpu['training']:,.1f} GPU hours",
-        ),
-        ("exact neighbours", f"{neighbours:,.0f} core hours", f"{on_gpu['neighbours']:,.2f} GPU hours"),
+        hours(f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions a clip", "training"),
+        hours("exact neighbours", "neighbours", 2),
         (
             "computing in all",
-            f"{cores:,.0f} core hours, ${cores * core:,.0f}",
-            f"{machines:,.0f} machine hours, ${machines * gpu:,.0f}",
+            f"{cores:,.0f} core hours, ${cores * core_price:,.0f}",
+            f"{machines:,.0f} machine hours, ${machines * gpu_price:,.0f}",
         ),
         ("features", f"{features / 1e9:,.0f} GB in {clips / 1000 * m['files of 1,000 clips']:,.0f} files", ""),
         ("features and sources on object storage", f"{storage / 1000:,.1f} TB, ${monthly:,.0f} a month", ""),
-        (f"task runs with runtime.shard={SHARD}", f"{shards + m['task runs of a pipeline']:,.0f}", ""),
+        (f"task runs with runtime.shard={SHARD}", f"{task_runs:,.0f}", ""),
         ("the same with 64 videos a shard", f"{clips / 64 + m['task runs of a pipeline']:,.0f}", ""),
-        (
-            "database",
-            f"{rows:,.0f} rows, {rows / m['database rows a task run'] * m['database bytes a task run'] / 1e6:,.0f} MB",
-            "",
-        ),
-        (
-            "a look that finds nothing new",
-            f"{clips / 1e5 * m['plan with nothing to do, 100,000 clips (s)']:,.0f} s",
-            "",
-        ),
+        ("database", f"{rows:,.0f} rows, {megabytes:,.0f} MB", ""),
+        ("a scan that finds no changes", f"{clips / 1e5 * m['plan with nothing to do, 100,000 clips (s)']:,.0f} s", ""),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--clips", type=int, default=1_000_000)
     parser.add_argument("--quick", action="store_true", help="fewer clips to measure by")
     parser.add_argument(

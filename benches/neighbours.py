@@ -9,13 +9,13 @@ the times."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from measuring import arguments
 
 from models.neighbours import ROWS, NearestItems
 
@@ -24,7 +24,7 @@ Search = Callable[[np.ndarray, int], np.ndarray]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", nargs="+", default=["5000x512", "6500x2048"], help="items x numbers of each")
     parser.add_argument("--neighbours", type=int, default=5, help="how many are looked for")
     parser.add_argument("--rounds", type=int, default=3, help="how often each way is timed")

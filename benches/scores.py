@@ -13,10 +13,8 @@ within 4 times the plain CIDEr-D, 600,000 captions counted within a minute and 1
 
 from __future__ import annotations
 
-import argparse
 import math
 import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from measuring import arguments, best_of, exit_by_limits, require
 from numpy.typing import NDArray
 from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
@@ -47,15 +46,15 @@ FIRST_WORD = len(SPECIAL_TOKENS)
 def captions(draw: np.random.Generator, videos: int, each: int, words: int) -> list[list[list[int]]]:
     """Captions of a video share words and phrases, lengths are 5 to 15, words follow Zipf's law."""
     made = []
-    chances = 1 / np.arange(1, words + 1)
-    pool = FIRST_WORD + draw.choice(words, size=1_000_000, p=chances / chances.sum())
+    probabilities = 1 / np.arange(1, words + 1)
+    pool = FIRST_WORD + draw.choice(words, size=1_000_000, p=probabilities / probabilities.sum())
     for _ in range(videos):
         theme = pool[draw.integers(0, len(pool), 25)]
         lengths = draw.integers(5, 16, each)
         cuts = draw.integers(0, 12, each)
         fresh = pool[draw.integers(0, len(pool), (each, 15))]
-        told = np.where(draw.random((each, 15)) < 0.7, theme[(cuts[:, None] + np.arange(15)) % 25], fresh)
-        made.append([row[:length].tolist() for row, length in zip(told, lengths, strict=True)])
+        chosen = np.where(draw.random((each, 15)) < 0.7, theme[(cuts[:, None] + np.arange(15)) % 25], fresh)
+        made.append([row[:length].tolist() for row, length in zip(chosen, lengths, strict=True)])
     return made
 
 
@@ -93,28 +92,15 @@ class DictCiderD:
 
 
 def best(run: Callable[[], object], repeats: int) -> float:
-    """The least seconds of some runs, of this process alone: on a busy machine a long run would look longer yet."""
-    times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        run()
-        times.append(time.process_time() - began)
-    return min(times)
+    """The least CPU seconds of some runs."""
+    return best_of([run], repeats)[0].cpu
 
 
 def line(name: str, rival: float, ours: float, difference: float, floor: float = 0.0) -> None:
-    figures = f"{1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}"
-    print(f"{name:<44} {figures}")
-    hold(difference < 1e-12, f"{name}: scores differ by {difference:.1e}")
-    hold(rival / ours >= floor, f"{name}: {rival / ours:.0f} x, {floor:.0f} x wanted")
-
-
-MISSED: list[str] = []
-
-
-def hold(kept: bool, what: str) -> None:
-    if not kept:
-        MISSED.append(what)
+    columns = f"{1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}"
+    print(f"{name:<44} {columns}")
+    require(difference < 1e-12, f"{name}: scores differ by {difference:.1e}")
+    require(rival / ours >= floor, f"{name}: {rival / ours:.0f} x, {floor:.0f} x wanted")
 
 
 def compare() -> None:
@@ -123,12 +109,12 @@ def compare() -> None:
     truth = corpus[:VIDEOS]
     # a sample is a reference of its video with every fourth word or so replaced
     strange = draw.integers(FIRST_WORD, 10_000, (VIDEOS, SAMPLES))
-    said = [
+    samples = [
         [[w if draw.random() < 0.75 else int(strange[video, n]) for w in truth[video][n]] for n in range(SAMPLES)]
         for video in range(VIDEOS)
     ]
     video_of = np.repeat(np.arange(VIDEOS), SAMPLES)
-    flat = [words for video in said for words in video]
+    flat = [words for video in samples for words in video]
     hypotheses = Sentences.from_lists(flat)
 
     began = time.perf_counter()
@@ -142,7 +128,7 @@ def compare() -> None:
         f"document frequencies of {CORPUS * REFERENCES:,} captions, indices, compiling: {time.perf_counter() - began:.1f} s"
     )
 
-    spoken = {i: [" ".join(map(str, words))] for i, words in enumerate(flat)}
+    candidates = {i: [" ".join(map(str, words))] for i, words in enumerate(flat)}
     written = {i: [" ".join(map(str, words)) for words in video] for i, video in enumerate(one_each)}
     plain = DictCiderD(
         [[list(map(str, w)) for w in v] for v in corpus], [[list(map(str, w)) for w in v] for v in truth]
@@ -161,8 +147,8 @@ def compare() -> None:
         f"{len(flat)} captions x {REFERENCES} references {'rival':>21} {'ours':>11} {'ratio':>9}   largest difference"
     )
     cider = Cider()
-    rival = best(lambda: cider.compute_score(written, spoken), 2)
-    difference = gap(cider_d(metric, hypotheses, items), cider.compute_score(written, spoken)[1])
+    rival = best(lambda: cider.compute_score(written, candidates), 2)
+    difference = gap(cider_d(metric, hypotheses, items), cider.compute_score(written, candidates)[1])
     line("CIDEr, pycocoevalcap's Cider", rival, best(lambda: cider_d(metric, hypotheses, items), 50), difference, 200)
     grouped = VideoCaptions.from_lists(one_each)
     with_index = best(lambda: cider_d(NgramIndex.build(grouped), hypotheses, items), 10)
@@ -172,20 +158,20 @@ def compare() -> None:
     line("CIDEr-D, dicts, corpus document frequencies", best(lambda: by_dict(False), 2), ours, difference, 200)
     line("  the same, references weighed beforehand", best(lambda: by_dict(True), 3), ours, difference)
     bleu = Bleu(4)
-    line("BLEU-4, pycocoevalcap's Bleu", best(lambda: bleu.compute_score(written, spoken, verbose=0), 3),
+    line("BLEU-4, pycocoevalcap's Bleu", best(lambda: bleu.compute_score(written, candidates, verbose=0), 3),
          best(lambda: bleu_4(reward, hypotheses, video_of), 50),
-         gap(bleu_4(reward, hypotheses, video_of), bleu.compute_score(written, spoken, verbose=0)[1][3]), 100)  # fmt: skip
+         gap(bleu_4(reward, hypotheses, video_of), bleu.compute_score(written, candidates, verbose=0)[1][3]), 100)  # fmt: skip
     rouge = Rouge()
-    line("ROUGE-L, pycocoevalcap's Rouge", best(lambda: rouge.compute_score(written, spoken), 3),
+    line("ROUGE-L, pycocoevalcap's Rouge", best(lambda: rouge.compute_score(written, candidates), 3),
          best(lambda: rouge_l(reward, hypotheses, video_of), 50),
-         gap(rouge_l(reward, hypotheses, video_of), rouge.compute_score(written, spoken)[1]), 100)  # fmt: skip
+         gap(rouge_l(reward, hypotheses, video_of), rouge.compute_score(written, candidates)[1]), 100)  # fmt: skip
     word_level(reward, flat, video_of)
 
 
-def word_level(index: NgramIndex, said: list[list[int]], video_of: NDArray[np.int64]) -> None:
+def word_level(index: NgramIndex, sentences: list[list[int]], video_of: NDArray[np.int64]) -> None:
     """Rewards as training calls them, on padded tensors."""
-    samples = torch.zeros(len(said), max(map(len, said)), dtype=torch.int64)
-    for row, words in enumerate(said):
+    samples = torch.zeros(len(sentences), max(map(len, sentences)), dtype=torch.int64)
+    for row, words in enumerate(sentences):
         samples[row, : len(words)] = torch.tensor(words)
     videos = torch.from_numpy(video_of)
     rewards: dict[str, Consensus | LocalDiscriminative] = {
@@ -197,7 +183,7 @@ def word_level(index: NgramIndex, said: list[list[int]], video_of: NDArray[np.in
     for name, seconds in times.items():
         print(f"reward of samples, {name:<24} {1e3 * seconds:>24.3f} ms {seconds / times['plain CIDEr-D']:>7.1f} x")
     ratio = times["eq. 10"] / times["plain CIDEr-D"]
-    hold(ratio <= 4, f"word rewards take {ratio:.1f} times the plain CIDEr-D")
+    require(ratio <= 4, f"word rewards take {ratio:.1f} times the plain CIDEr-D")
 
 
 def large() -> None:
@@ -210,7 +196,7 @@ def large() -> None:
         f"document frequencies of {len(references.sentences):,} captions: {seconds:.1f} s, {len(frequencies.keys):,} n-grams; "
         f"peak of the process {peak():.0f} MB ({before:.0f} MB before)"
     )
-    hold(seconds < 60 and peak() < 1500, f"document frequencies: {seconds:.0f} s, {peak():.0f} MB")
+    require(seconds < 60 and peak() < 1500, f"document frequencies: {seconds:.0f} s, {peak():.0f} MB")
     references = VideoCaptions.from_lists(captions(np.random.default_rng(1), 6_500, 20, 10_000))
     frequencies = DocumentFrequencies.count(references)
     for score in SCORES:
@@ -218,7 +204,7 @@ def large() -> None:
         weigh(references, frequencies, [score])
         seconds = time.perf_counter() - began
         print(f"leave-one-out {score} of {len(references.sentences):,} captions: {seconds:.2f} s, index included")
-        hold(seconds < 20, f"weights by {score}: {seconds:.0f} s")
+        require(seconds < 20, f"weights by {score}: {seconds:.0f} s")
 
 
 def peak() -> float:
@@ -227,12 +213,9 @@ def peak() -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--large", action="store_true", help="also the times of whole training splits")
-    arguments = parser.parse_args()
-    if arguments.large:  # first, so that the peak of memory is its own
+    if parser.parse_args().large:  # first, so that the peak of memory is its own
         large()
     compare()
-    for what in MISSED:
-        print(f"missed: {what}")
-    sys.exit(1 if MISSED else 0)
+    exit_by_limits()

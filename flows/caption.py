@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.cli.options import existing
-from flows.recipe import Recipe, check_recipe
+from flows.recipe import Recipe, recorded_recipe
 from storage.datasets.user_files import gather_files
 from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
 from storage.records import ArtifactRef
@@ -81,7 +81,7 @@ def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
 
 
 def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> TrainedRun:
-    recipe = check_recipe(run.recipe, f"of run {run.id}")
+    recipe = recorded_recipe(run)
     features = {name: recipe.features[name] for name in recipe.captioner.features}
     for name, feature in features.items():
         if isinstance(feature, ImportedFeature):

@@ -12,7 +12,7 @@ from storage.errors import StorageError, UsageError
 from storage.features.exporting import ExportFormat, ExportReport, export_features
 from storage.features.import_sources import read_ids
 from storage.features.importing import ImportReport, import_features, imports
-from storage.features.remote_store import RemoteFeatures, Transfer
+from storage.features.s3_sync import RemoteFeatures, Transfer
 from storage.features.store import FeatureDType, FeatureStore
 from storage.records import Problem
 from storage.workspace import Workspace

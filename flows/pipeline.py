@@ -147,9 +147,9 @@ def _samplings_in_use(recipe: Recipe) -> dict[str, Sampling]:
 
 def _caption_weights(add: Planner, recipe: Recipe, data: ArtifactRef) -> ArtifactRef | None:
     """Caption weights too slow to be computed with the other texts; seeding reads them only if it asks for them."""
-    if not recipe.weighing.meteor:
+    if not recipe.caption_weights.meteor:
         return None
-    weights = add(weigh_captions, recipe.weighing, captions=data.part("captions/train"))
+    weights = add(weigh_captions, recipe.caption_weights, captions=data.part("captions/train"))
     return weights if recipe.seeding.loss == "dxe" and recipe.seeding.weight == "meteor" else None
 
 

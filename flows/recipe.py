@@ -4,6 +4,7 @@ Loaded from YAML, checked at once, changed by `--set a.b=c`. An unknown key or k
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from storage.datasets import DatasetOptions
 from storage.errors import UsageError
 from storage.media.frame_sampling import Clips, Sampling, Uniform
 from storage.options import Options
+from storage.runs import RunRecord
 from storage.text.vocabulary import TextOptions
 from tasks.boost import BoostingOptions
 from tasks.evaluate import EvaluationOptions
@@ -36,6 +38,20 @@ from tasks.train_tagger import TaggerTraining
 from tasks.weigh_captions import WeighingOptions
 
 SHIPPED = Path(__file__).parent / "recipes"
+
+_TRAININGS = ("seeding", "boosting", "tagger.training", "embedding.training")
+RENAMED = {
+    "about": "description",
+    "weighing": "caption_weights",
+    "seeding.sampling": "scheduled_sampling",
+    **{f"{section}.videos": "batch_size" for section in _TRAININGS},
+    **{f"{section}.captions": "captions_per_video" for section in _TRAININGS},
+    **{f"{section}.clip": "gradient_clip" for section in _TRAININGS},
+    **{f"{section}.average": "ema_decay" for section in _TRAININGS},
+    "report.twins": "near_duplicates",
+    "runtime.slots": "concurrency_limit",
+}
+"""keys of recipes that had another name (0.1): where they stand -> what they are called now"""
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that may become a part of a folder's."""
@@ -75,7 +91,7 @@ class Recipe(Options):
 
     name: PlainName
     """short name; also the name of its runs"""
-    about: str = ""
+    description: str = ""
     """one or two sentences for people"""
     dataset: DatasetOptions
     """where videos and captions come from"""
@@ -83,7 +99,7 @@ class Recipe(Options):
     """named ways of choosing frames"""
     features: dict[PlainName, FeatureOptions]
     """named features, each with the sampling it uses"""
-    weighing: WeighingOptions = WeighingOptions()
+    caption_weights: WeighingOptions = WeighingOptions()
     """which slow weights the training captions get"""
     text: TextOptions = TextOptions()
     """how captions become numbers"""
@@ -135,8 +151,8 @@ class Recipe(Options):
             raise ValueError(
                 f"neighbours.feature is '{self.neighbours.feature}'; the recipe's features are {', '.join(self.features)}"
             )
-        if self.seeding.loss == "dxe" and self.seeding.weight == "meteor" and not self.weighing.meteor:
-            raise ValueError("seeding.weight is 'meteor', which is not computed; add 'weighing: {meteor: true}'")
+        if self.seeding.loss == "dxe" and self.seeding.weight == "meteor" and not self.caption_weights.meteor:
+            raise ValueError("seeding.weight is 'meteor', which is not computed; add 'caption_weights: {meteor: true}'")
         if self.tagger is not None:
             chosen = self.sampling.get(self.tagger.sampling)
             if not isinstance(chosen, Clips) or chosen.length != self.tagger.net.frames:
@@ -220,6 +236,19 @@ def recipe_text(recipe: Recipe) -> str:
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def recorded_recipe(run: RunRecord) -> Recipe:
+    """The recipe of a run as its record has it, with keys that have got another name since under their new names."""
+    values = copy.deepcopy(run.recipe)
+    for old, new in RENAMED.items():
+        *sections, key = old.split(".")
+        found: Any = values
+        for section in sections:
+            found = found.get(section) or {}
+        if key in found:
+            found[new] = found.pop(key)
+    return check_recipe(values, f"of run {run.id}")
+
+
 def check_recipe(values: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.model_validate(values)
@@ -271,6 +300,8 @@ def _explain(detail: ErrorDetails) -> str:
     """One validation error as a sentence with the valid choices."""
     place, node = _at(detail["loc"])
     kind, given = detail["type"], f"(given: {detail['input']!r:.200})"
+    if kind == "extra_forbidden" and place in RENAMED:
+        return f"{place}: is now called '{RENAMED[place]}'; rename it"
     if kind == "extra_forbidden":
         fields = sorted(_at(detail["loc"][:-1])[1].get("properties", {}))
         close = difflib.get_close_matches(str(detail["loc"][-1]), fields, 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.recipe import Recipe, check_recipe
+from flows.recipe import Recipe, recorded_recipe
 from storage.errors import UsageError
 from storage.records import ArtifactRef
 from storage.runs import RunRecord, load_runs
@@ -79,7 +79,7 @@ def _some(runs: Sequence[RunRecord]) -> str:
 
 def _report_of(workspace: Workspace, run: RunRecord) -> StageRun:
     """The report of a run as its record has it: of the very results that it used, whatever the data is like by now."""
-    recipe = check_recipe(run.recipe, f"of run {run.id}")
+    recipe = recorded_recipe(run)
     inputs: dict[str, Input] = {}
     for name, found in run.results.items():
         if gone := next((each for each in found if workspace.done(*each) is None), None):

@@ -15,7 +15,7 @@ from models.metrics.bootstrap import Difference, compare, intervals
 from models.metrics.corpus import SCORES, score_captions
 from models.metrics.diversity import diversity
 from storage.errors import BadInput
-from storage.text.caption_files import read_predictions, read_reference_file
+from storage.text.caption_readers import read_predictions, read_reference_file
 from storage.text.ptb_tokenizer import ptb_tokenize
 
 

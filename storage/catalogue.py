@@ -1,12 +1,12 @@
 """The catalogue of one data set: its videos, captions and problems as Parquet, and the keys that later stages use.
 
-An *inventory* is what reading the annotations and fingerprinting the files tells, without decoding anything: it is
-cheap, and enough to know every key in advance. The catalogue adds what probing found."""
+A *snapshot* is what the annotations and the hashes of the files tell, without decoding anything: it is cheap, and enough to know
+every key in advance. The catalogue adds what probing found."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,7 +58,7 @@ _PROBLEM_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class DatasetSnapshot:
-    """A data set and the content key of each of its videos."""
+    """A data set and the content hash of each of its files."""
 
     dataset: Dataset
     contents: dict[str, str]
@@ -86,10 +86,7 @@ class DatasetSnapshot:
     @cached_property
     def captions_of(self) -> dict[str, list[str]]:
         """video id -> its captions, in order."""
-        found: dict[str, list[str]] = {}
-        for caption in self.dataset.captions:
-            found.setdefault(caption.video_id, []).append(caption.text)
-        return found
+        return _by_video((caption.video_id, caption.text) for caption in self.dataset.captions)
 
     @cached_property
     def key(self) -> str:
@@ -130,10 +127,7 @@ class Catalogue:
     @cached_property
     def captions_of(self) -> dict[str, list[str]]:
         """video id -> its captions, in order."""
-        found: dict[str, list[str]] = {}
-        for id, text in zip(self.captions["video_id"].to_pylist(), self.captions["text"].to_pylist(), strict=True):
-            found.setdefault(id, []).append(text)
-        return found
+        return _by_video(_rows(self.captions, "video_id", "text"))
 
     @cached_property
     def problems(self) -> list[Problem]:
@@ -142,24 +136,20 @@ class Catalogue:
     @cached_property
     def records(self) -> dict[str, VideoRecord]:
         """Every video of the data set by id, whether its file can be used or not."""
-        columns = (self.videos[name].to_pylist() for name in ("id", "source", "split", "start", "end"))
         return {
             id: VideoRecord(id, source, split, None if start is None else (start, end))
-            for id, source, split, start, end in zip(*columns, strict=True)
+            for id, source, split, start, end in _rows(self.videos, "id", "source", "split", "start", "end")
         }
 
     @cached_property
     def usable_keys(self) -> dict[str, str]:
         """video id -> record key of the videos whose file can be decoded."""
-        table = self.videos
-        rows = zip(table["id"].to_pylist(), table["key"].to_pylist(), table["usable"].to_pylist(), strict=True)
-        return {id: key for id, key, usable in rows if usable}
+        return {id: key for id, key, usable in _rows(self.videos, "id", "key", "usable") if usable}
 
     @cached_property
     def content_keys(self) -> dict[str, str]:
         """video id -> hash of its file's bytes, where there is a file."""
-        rows = zip(self.videos["id"].to_pylist(), self.videos["content"].to_pylist(), strict=True)
-        return {id: content for id, content in rows if content}
+        return {id: content for id, content in _rows(self.videos, "id", "content") if content}
 
     def ids(self, *splits: str) -> list[str]:
         return [id for id, record in self.records.items() if record.split in splits]
@@ -171,6 +161,17 @@ class Catalogue:
         return self.root / source
 
 
+def _rows(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table[name].to_pylist() for name in names), strict=True)
+
+
+def _by_video(captions: Iterable[tuple[Any, ...]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for id, text in captions:
+        found.setdefault(id, []).append(text)
+    return found
+
+
 def _read(path: Path) -> pa.Table:
     try:
         return pq.read_table(path)
@@ -178,18 +179,18 @@ def _read(path: Path) -> pa.Table:
         raise StorageError(f"cannot read {path}: {error}; run again with '--force catalogue'") from error
 
 
-def write_catalogue(folder: Path, inventory: DatasetSnapshot, probes: Mapping[str, CachedProbe]) -> Counter[str]:
+def write_catalogue(folder: Path, snapshot: DatasetSnapshot, probes: Mapping[str, CachedProbe]) -> Counter[str]:
     """Write the three tables; returns how many videos are usable, quarantined, absent or damaged."""
-    dataset, counts = inventory.dataset, Counter[str]()
+    dataset, counts = snapshot.dataset, Counter[str]()
     problems = list(dataset.problems)
     rows: list[dict[str, Any]] = []
     for video in dataset.videos:
-        content = inventory.contents.get(video.source or "")
+        content = snapshot.contents.get(video.source or "")
         probed = probes.get(content or "")
         metadata = probed.metadata if probed else None
         start, end = video.segment or (None, None)
         row = {"id": video.id, "source": video.source, "split": video.split, "start": start, "end": end}
-        row |= {"key": inventory.record_keys[video.id], "content": content, "usable": metadata is not None}
+        row |= {"key": snapshot.record_keys[video.id], "content": content, "usable": metadata is not None}
         for name in ("frames", "fps", "duration", "width", "height", "codec", "has_audio", "damaged"):
             row[name] = metadata.get(name) if metadata else None
         rows.append(row)
@@ -203,22 +204,19 @@ def write_catalogue(folder: Path, inventory: DatasetSnapshot, probes: Mapping[st
             problems.append(Problem(video.id, "damaged", reason, video.source or ""))
     counts["captions"] = len(dataset.captions)
     write_parquet(folder / "videos.parquet", pa.Table.from_pylist(rows, _VIDEO_SCHEMA))
-    write_parquet(folder / "captions.parquet", _caption_table(dataset.captions))
+    write_parquet(folder / "captions.parquet", _table(dataset.captions, _CAPTION_SCHEMA))
     write_parquet(folder / "quarantine.parquet", problem_table(problems))
     return counts
-
-
-def _caption_table(captions: Iterable[Caption]) -> pa.Table:
-    captions = list(captions)
-    columns = [[c.video_id for c in captions], [c.n for c in captions], [c.text for c in captions]]
-    return pa.table(columns, schema=_CAPTION_SCHEMA)
 
 
 def problem_table(problems: Iterable[Problem]) -> pa.Table:
     """Problems as a table; the quarantined first, then by item."""
     ordered = sorted(problems, key=lambda p: (not p.quarantined, p.item, p.kind))
-    names = _PROBLEM_SCHEMA.names
-    return pa.table([[getattr(p, name) for p in ordered] for name in names], schema=_PROBLEM_SCHEMA)
+    return _table(ordered, _PROBLEM_SCHEMA)
+
+
+def _table(records: Sequence[Caption | Problem], schema: pa.Schema) -> pa.Table:
+    return pa.table([[getattr(record, name) for record in records] for name in schema.names], schema=schema)
 
 
 @dataclass(frozen=True)
@@ -242,14 +240,14 @@ class Changes:
 
 
 def compare(before: Catalogue, after: DatasetSnapshot) -> Changes:
-    """What changed between a catalogue and an inventory."""
-    old = dict(zip(before.videos["id"].to_pylist(), before.videos["key"].to_pylist(), strict=True))
+    """What changed between a catalogue and a snapshot."""
+    old = dict(_rows(before.videos, "id", "key"))
     new = after.record_keys
     both = old.keys() & new.keys()
-    told, tell = before.captions_of, after.captions_of
+    old_captions, new_captions = before.captions_of, after.captions_of
     return Changes(
         added=len(new.keys() - old.keys()),
         removed=len(old.keys() - new.keys()),
         changed=sum(old[id] != new[id] for id in both),
-        recaptioned=sum(old[id] == new[id] and told.get(id) != tell.get(id) for id in both),
+        recaptioned=sum(old[id] == new[id] and old_captions.get(id) != new_captions.get(id) for id in both),
     )

@@ -1,6 +1,6 @@
 """Checkpoints: tensors as safetensors, everything else as JSON in the same file, so that one rename publishes both.
 
-No pickle anywhere: a checkpoint from a stranger can be wrong, but it can run nothing."""
+No pickle anywhere: a checkpoint of unknown origin can be wrong, but it cannot run code."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class LastCheckpoints:
         self.path, self.keep = path, keep
 
     def save(self, checkpoint: Checkpoint) -> None:
-        for place in range(self.keep, 1, -1):
-            older, newer = self._name(place), self._name(place - 1)
+        for rank in range(self.keep, 1, -1):
+            older, newer = self._name(rank), self._name(rank - 1)
             if newer.exists():
                 with replacing(older) as temp:
                     os.link(newer, temp)  # the newest keeps its name until the new one takes it
@@ -91,16 +91,16 @@ class LastCheckpoints:
 
     def paths(self) -> list[Path]:
         """Those that are there, newest first, however many were kept when they were written."""
-        older = sorted(self.path.parent.glob(f"{self.path.stem}-*{self.path.suffix}"), key=self._place)
+        older = sorted(self.path.parent.glob(f"{self.path.stem}-*{self.path.suffix}"), key=self._rank)
         return [path for path in (self.path, *older) if path.exists()]
 
     def remove(self) -> None:
         for path in reversed(self.paths()):
             path.unlink(missing_ok=True)
 
-    def _name(self, place: int) -> Path:
-        return self.path if place == 1 else self.path.with_stem(f"{self.path.stem}-{place}")
+    def _name(self, rank: int) -> Path:
+        return self.path if rank == 1 else self.path.with_stem(f"{self.path.stem}-{rank}")
 
-    def _place(self, path: Path) -> int:
+    def _rank(self, path: Path) -> int:
         number = path.stem.removeprefix(f"{self.path.stem}-")
         return int(number) if number.isdecimal() else 0

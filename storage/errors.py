@@ -64,30 +64,14 @@ class StorageError(LongtakeError):
 
 
 class TransientError(StorageError):
-    """Input or output failed in a way that often passes by itself: a network disk, an object store, a busy device."""
+    """Input or output failed in a way that often passes without help: a network disk, an object store, a busy device."""
 
 
-_PASSING = {
+_TRANSIENT_NAMES = """EIO EREMOTEIO ESTALE ETIMEDOUT EAGAIN EBUSY EINTR ENOLINK EPIPE ECONNRESET ECONNREFUSED ECONNABORTED
+    ENOTCONN ENETDOWN ENETUNREACH EHOSTDOWN EHOSTUNREACH"""
+_TRANSIENT = {
     getattr(errno, name)
-    for name in [
-        "EIO",
-        "EREMOTEIO",
-        "ESTALE",
-        "ETIMEDOUT",
-        "EAGAIN",
-        "EBUSY",
-        "EINTR",
-        "ENOLINK",
-        "EPIPE",
-        "ECONNRESET",
-        "ECONNREFUSED",
-        "ECONNABORTED",
-        "ENOTCONN",
-        "ENETDOWN",
-        "ENETUNREACH",
-        "EHOSTDOWN",
-        "EHOSTUNREACH",
-    ]
+    for name in _TRANSIENT_NAMES.split()
     if hasattr(errno, name)  # not every system has all of them
 }
 _REMEDIES = {
@@ -103,11 +87,11 @@ _REMEDIES = {
 
 def is_transient(error: OSError) -> bool:
     """Whether the same call may succeed a while later."""
-    return error.errno in _PASSING
+    return error.errno in _TRANSIENT
 
 
 def explain_os_error(error: OSError, where: Path | str) -> StorageError:
-    """The same failure in words a person can act on."""
+    """The StorageError for an operating-system failure: what failed, where, and what to do."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk, then run the same command; finished work is kept")
     kind = TransientError if is_transient(error) else StorageError
     return kind(f"cannot write {error.filename or where}: {error.strerror or error}; {remedy}")

@@ -1,4 +1,4 @@
-"""The table of nearest neighbours: for every video the training videos most like it, and the near twins among them.
+"""The table of nearest neighbours: for every video the training videos most like it, and the near duplicates among them.
 
 neighbours.parquet          video_id, split, neighbours (ids, nearest first), distances; its metadata say what was compared
 blocks/rows-<split>-<range> the same for some rows, while the table is being made: what a kill leaves is used again
@@ -33,7 +33,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class NeighbourMetadata:
-    """What a table was made from."""
+    """What a table was computed from."""
 
     feature: str
     feature_key: str
@@ -51,16 +51,16 @@ def neighbour_table(
     ids: Sequence[str],
     split: str,
     items: Sequence[str],
-    numbers: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int64],
     distances: npt.NDArray[np.float64],
     metadata: NeighbourMetadata,
 ) -> pa.Table:
-    """n ids, the ids of the items, numbers of items (n, k) and distances (n, k) -> one row an id."""
-    offsets = pa.array(np.arange(len(ids) + 1) * numbers.shape[1], pa.int32())
+    """n ids, the ids of the items, indices of items (n, k) and distances (n, k) -> one row per id."""
+    offsets = pa.array(np.arange(len(ids) + 1) * indices.shape[1], pa.int32())
     columns = [
         pa.array(ids, pa.string()),
         pa.array([split] * len(ids), pa.string()),
-        pa.ListArray.from_arrays(offsets, pa.array(items, pa.string()).take(pa.array(numbers.ravel()))),
+        pa.ListArray.from_arrays(offsets, pa.array(items, pa.string()).take(pa.array(indices.ravel()))),
         pa.ListArray.from_arrays(offsets, pa.array(distances.ravel())),
     ]
     return pa.table(columns, schema=_SCHEMA.with_metadata({_METADATA: json.dumps(asdict(metadata)).encode()}))
@@ -148,21 +148,21 @@ def near_duplicate_rows(
     captions: video id -> its captions; a video without any has none here too."""
     rows = table.table.filter(pc.equal(table.table["split"], split))
     ids = rows["video_id"].to_pylist()
-    number = {id: n for n, id in enumerate(ids)}
-    owners = pc.list_parent_indices(rows["neighbours"].combine_chunks()).to_numpy()
+    order = {id: n for n, id in enumerate(ids)}
+    query_rows = pc.list_parent_indices(rows["neighbours"].combine_chunks()).to_numpy()
     names = pc.list_flatten(rows["neighbours"].combine_chunks())
     distances = pc.list_flatten(rows["distances"].combine_chunks()).to_numpy()
-    seen: set[frozenset[str]] = set()
+    pairs_seen: set[frozenset[str]] = set()
     pairs: list[NearDuplicates] = []
-    for place in np.argsort(distances, kind="stable"):
+    for position in np.argsort(distances, kind="stable"):
         if len(pairs) == most:
             break
-        first, second = ids[owners[place]], names[int(place)].as_py()
-        if (pair := frozenset((first, second))) in seen:
+        first, second = ids[query_rows[position]], names[int(position)].as_py()
+        if (pair := frozenset((first, second))) in pairs_seen:
             continue
-        seen.add(pair)
-        if number.get(second, len(ids)) < number[first]:
+        pairs_seen.add(pair)
+        if order.get(second, len(ids)) < order[first]:
             first, second = second, first
-        told = (tuple(captions.get(id, ())) for id in (first, second))
-        pairs.append(NearDuplicates(first, second, float(distances[place]), *told))
+        texts = (tuple(captions.get(id, ())) for id in (first, second))
+        pairs.append(NearDuplicates(first, second, float(distances[position]), *texts))
     return pairs

@@ -1,4 +1,4 @@
-"""The nouns that every room shares: a video, a caption, a problem, a reference to something made."""
+"""The records that every package shares: a video, a caption, a problem, a reference to a stage's result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Caption:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something about one item that was noticed and worked around. `kind` is a short stable word for counting;
-    `quarantined` says that the item takes no part in the run; otherwise it is only reported."""
+    a `quarantined` item takes no part in the run, any other is only reported."""
 
     item: str
     kind: str

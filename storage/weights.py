@@ -54,7 +54,7 @@ def cache_folder() -> Path:
 
 
 class WeightsFolder:
-    """The weights that are known here. Looking into a folder does not make it."""
+    """The weights known on this machine. Reading does not create the folder."""
 
     def __init__(self, path: Path | None = None):
         self.path = (path or default_folder()).expanduser().absolute()
@@ -85,7 +85,7 @@ class WeightsFolder:
             now = known.path.stat()
             if (now.st_size, now.st_mtime_ns) == (known.size, known.mtime_ns):
                 return known
-            return self._noted(_taken(known))
+            return self._update_index(_with_current_hash(known))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -95,7 +95,7 @@ class WeightsFolder:
         """The weights of a net, hashed anew even if the file looks untouched. The index stays as it is."""
         known = self.registered().get(bare_name(net))
         try:
-            return _taken(known) if known else None
+            return _with_current_hash(known) if known else None
         except FileNotFoundError:
             return None
 
@@ -105,7 +105,7 @@ class WeightsFolder:
         if not path.is_file():
             raise BadInput(f"no weights file at {path}; give the path of a .safetensors or .pth file")
         bare = bare_name(net)
-        known = _taken(KnownWeights(net.partition("@")[0], path, "", 0, 0, source, how))
+        known = _with_current_hash(KnownWeights(net.partition("@")[0], path, "", 0, 0, source, how))
         with self._changing() as rows:
             rows[bare] = known
         return known
@@ -127,8 +127,8 @@ class WeightsFolder:
         readable = os.fsencode(file.name).decode("utf-8", "replace")
         return self.register(net, kept, source or f"imported from {readable}", "imported")
 
-    def _noted(self, known: KnownWeights) -> KnownWeights:
-        with suppress(OSError, StorageError), self._changing() as rows:  # a read-only folder costs a hash at each look
+    def _update_index(self, known: KnownWeights) -> KnownWeights:
+        with suppress(OSError, StorageError), self._changing() as rows:  # a read-only folder costs a hash at every call
             bare = bare_name(known.net)
             if bare in rows and rows[bare].path == known.path:  # else another process chose other weights meanwhile
                 rows[bare] = known
@@ -136,7 +136,7 @@ class WeightsFolder:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, KnownWeights]]:
-        """The rows, to be changed in place; nobody else changes them meanwhile."""
+        """The rows, to be changed in place; no other process changes them meanwhile."""
         with wrap_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             with file_lock(self.path / "index.lock"):
@@ -149,7 +149,7 @@ def _row(known: KnownWeights) -> dict[str, Any]:
     return {**asdict(known), "path": str(known.path)}
 
 
-def _taken(known: KnownWeights) -> KnownWeights:
+def _with_current_hash(known: KnownWeights) -> KnownWeights:
     """The same file with the hash, size and time that it has now."""
     before = known.path.stat()  # taken first: a change during the hash is then seen the next time
     return replace(known, sha256=hash_file(known.path), size=before.st_size, mtime_ns=before.st_mtime_ns)

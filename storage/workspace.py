@@ -5,7 +5,7 @@ artifacts/<stage>/<key>/    the result of one stage; it exists once done.json is
 features/                   Zarr feature stores
 runs/<recipe>/<id>.json     what each run used; what no run refers to can be collected
 ledger.sqlite               what is known of source files: fingerprints, probes, failures
-locks/                      files that are flock()ed; a killed holder frees its lock at once
+locks/                      lock files; the kernel frees the lock of a killed process
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 @dataclass(frozen=True)
 class Completion:
-    """The done-marker of a stage's result: what was made, from what, how long it took, and the files that belong to it."""
+    """The done-marker of a stage's result: its inputs, how long it took, and its files."""
 
     ref: ArtifactRef
     stage: str
@@ -52,7 +52,7 @@ def _safe(name: str) -> str:
 
 
 def _has_foreign_files(root: Path, marker: Path) -> bool:
-    """Whether a folder holds anything but halves of this marker."""
+    """Whether a folder holds anything but temporary files of this marker."""
     return any(not path.name.startswith(marker.name + TEMP_MARK) for path in root.iterdir())
 
 
@@ -65,12 +65,12 @@ class Workspace:
     @classmethod
     def open(cls, root: Path | str) -> Workspace:
         """Open the workspace, or make it if the folder is new or empty. Several may make it at once: whose marker is last
-        does not matter, and a marker on its way (or left by a killed writer) is no stranger's file."""
+        does not matter, and a marker on its way (or left by a killed writer) is no foreign file."""
         root = Path(root).expanduser().absolute()
         marker = root / "workspace.json"
         try:
             if not marker.is_file():
-                # the marker comes before all else, so whoever sees other files first looks for it once more
+                # the marker comes before all else, so a process that sees other files first checks for it once more
                 if root.is_dir() and _has_foreign_files(root, marker) and not marker.is_file():
                     raise StorageError(
                         f"{root} is not empty and not a Longtake workspace; choose a new or empty folder with --workspace"
@@ -129,7 +129,7 @@ class Workspace:
             write_json(folder / "done.json", {**asdict(done), "ref": done.ref.to_json(), "files": files})
 
     def discard(self, stage: str, key: str) -> None:
-        """Forget a result so that it is made again: the marker goes first, so nothing half-removed looks done."""
+        """Forget a result so that it is recomputed: the marker goes first, so nothing half-removed looks done."""
         folder = self.folder(stage, key)
         with wrap_os_errors(folder):
             (folder / "done.json").unlink(missing_ok=True)

@@ -48,10 +48,10 @@ class BoostingOptions(FitOptions):
     """Passes over the training videos."""
     learning_rate: float = Field(1e-4, gt=0)
     """The highest learning rate."""
-    clip: float = Field(0.25, ge=0)
+    gradient_clip: float = Field(0.25, ge=0)
     """Longest gradient (norm over all weights); 0 lets every gradient through."""
-    videos: int = Field(32, ge=1)
-    """Videos in a batch."""
+    batch_size: int = Field(32, ge=1)
+    """Videos per batch."""
     frame_dropout: float = Field(0.0, ge=0, lt=1)
     """Part of a video's rows of features that is hidden from training, others at every step; captions are drawn and learnt from
     the same rows."""
@@ -76,7 +76,7 @@ class BoostingOptions(FitOptions):
     """Weight of the cross-entropy of true captions beside the policy gradient."""
     reconstruction: float = Field(0.2, ge=0)
     """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
-    captions: int = Field(5, ge=1)
+    captions_per_video: int = Field(5, ge=1)
     """True captions of each video in a batch, where `xe` or `reconstruction` want some."""
     patience: int = Field(10, ge=1)
     """Stop after so many epochs without a better validation CIDEr."""
@@ -136,13 +136,15 @@ def boost(
         beyond = partial(open_global_reward, context, how.global_reward, references, features, embedding, neighbours)
     policy = policy_gradient(references, how, options.max_words, beyond)
     objective = _objective(policy, how, net)
-    wanted = how.captions if len(objective.terms) > 1 else 1  # none is looked at: the fewest that a batch can have
+    wanted = (
+        how.captions_per_video if len(objective.terms) > 1 else 1
+    )  # none is looked at: the fewest that a batch can have
     batches = CaptionBatches(
         access,
         captions,
         references.caption_indices("train"),
         ids,
-        how.videos,
+        how.batch_size,
         wanted,
         how.seed,
         frame_dropout=how.frame_dropout,

@@ -25,19 +25,19 @@ _NOTE_EVERY = 64  # probes written to the file cache at once: what a kill can co
 def _key_inputs(workspace: Workspace, data: Path, options: DatasetOptions) -> KeyInputs:
     dataset = read_dataset(options, data)
     with progress_on_demand("fingerprinting new files", "files") as progress:
-        inventory = snapshot_dataset(dataset, FileCache(workspace.file_cache_path), progress)
-    return KeyInputs(inventory.key, inventory.parts, inventory)
+        snapshot = snapshot_dataset(dataset, FileCache(workspace.file_cache_path), progress)
+    return KeyInputs(snapshot.key, snapshot.parts, snapshot)
 
 
-def _explain_stale(workspace: Workspace, before: Completion, inventory: DatasetSnapshot) -> str:
-    return str(changes_since(workspace, before, inventory))
+def _explain_stale(workspace: Workspace, before: Completion, snapshot: DatasetSnapshot) -> str:
+    return str(changes_since(workspace, before, snapshot))
 
 
-def changes_since(workspace: Workspace, before: Completion | None, inventory: DatasetSnapshot) -> Changes:
+def changes_since(workspace: Workspace, before: Completion | None, snapshot: DatasetSnapshot) -> Changes:
     """What happened to the videos since a catalogue was made."""
     if before is None:
-        return Changes(added=len(inventory.record_keys))
-    return compare(Catalogue(workspace.root / before.ref.uri, inventory.dataset.root), inventory)
+        return Changes(added=len(snapshot.record_keys))
+    return compare(Catalogue(workspace.root / before.ref.uri, snapshot.dataset.root), snapshot)
 
 
 def _rerun_reason(context: StageContext) -> str:
@@ -53,13 +53,13 @@ def _bad_probes(context: StageContext) -> list[str]:
 # 2: probing finds other metadata
 @stage(version=2, key_inputs=_key_inputs, explain_stale=_explain_stale, rerun_reason=_rerun_reason)
 def catalogue(context: StageContext, options: DatasetOptions) -> StageResult:
-    inventory: DatasetSnapshot = context.prepared
+    snapshot: DatasetSnapshot = context.prepared
     if context.runtime.retry_quarantined:
         context.file_cache.forget_probes(_bad_probes(context), PROBE_VERSION)
-    paths = {key: inventory.dataset.root / source for source, key in sorted(inventory.contents.items())}
+    paths = {key: snapshot.dataset.root / source for source, key in sorted(snapshot.contents.items())}
     probes = probe_files(context, paths, times=False)
-    counts = write_catalogue(context.folder, inventory, probes)
-    return StageResult(len(inventory.dataset.videos), {"dataset": inventory.dataset.name, **counts})
+    counts = write_catalogue(context.folder, snapshot, probes)
+    return StageResult(len(snapshot.dataset.videos), {"dataset": snapshot.dataset.name, **counts})
 
 
 def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -> dict[str, CachedProbe]:

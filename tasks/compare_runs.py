@@ -19,17 +19,24 @@ from storage.options import Options
 from storage.records import ArtifactRef
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.text.references import References
-from tasks.framework.feature_access import read_about
+from tasks.framework.feature_access import read_feature_metadata
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.report import run_scores
-from tasks.reporting import description as report_words
-from tasks.reporting.comparison_page import ComparedClip, ComparisonPage, PairedScore, Pairing, RunColumn, Told
-from tasks.reporting.curves import overlaid, phase_points
-from tasks.reporting.pictures import NONE, read_pictures
+from tasks.reporting import description
+from tasks.reporting.comparison_page import (
+    ComparedClip,
+    ComparisonPage,
+    RunCaption,
+    RunColumn,
+    RunDifference,
+    ScoreDifference,
+)
+from tasks.reporting.frame_images import NO_IMAGES, read_frame_images
 from tasks.reporting.rendering import render_comparison
+from tasks.reporting.training_curves import compared_curves, phase_points
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NOT_COMPARED = ("name", "about", "report", "runtime")
+_NOT_COMPARED = ("name", "description", "report", "runtime")
 
 
 class ComparedRun(Options):
@@ -79,7 +86,7 @@ class _Run:
     folders: Mapping[str, Path]
 
     @cached_property
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         return read_scores(self.folders["scores"])
 
     @cached_property
@@ -88,14 +95,14 @@ class _Run:
 
     @cached_property
     def texts(self) -> dict[str, list[str]]:
-        return References(self.folders["text"]).texts(self.figures["split"])
+        return References(self.folders["text"]).texts(self.metrics["split"])
 
     @cached_property
     def scored(self) -> tuple[dict[str, str], dict[str, list[str]]]:
         """The captions that were scored, and their references in tokens."""
-        truth = References(self.folders["text"]).sentences(self.figures["split"])
-        said = {id: row.caption for id, row in self.rows.items() if id in truth}
-        return said, {id: truth[id] for id in said}
+        truth = References(self.folders["text"]).sentences(self.metrics["split"])
+        captions = {id: row.caption for id, row in self.rows.items() if id in truth}
+        return captions, {id: truth[id] for id in captions}
 
     @property
     def dataset(self) -> str:
@@ -122,29 +129,28 @@ def _page(runs: Sequence[_Run]) -> ComparisonPage:
     return ComparisonPage(
         title=" · ".join(f"{run.label} {run.about.recipe['name']}" for run in runs),
         runs=[_column(run) for run in runs],
-        pairings=_pairings(runs),
+        differences=_differences(runs),
         settings=differing([run.about.recipe for run in runs]),
-        curves=overlaid(points),
+        curves=compared_curves(points),
         clips=clips,
         notes=notes,
     )
 
 
 def _column(run: _Run) -> RunColumn:
-    figures, recipe = run.figures, run.about.recipe
+    metrics, recipe = run.metrics, run.about.recipe
     kind = recipe["captioner"]["kind"]
-    about = read_about(run.folders["features"])
-    others = dict(report_words.caption_figures(figures))
+    about, read = read_feature_metadata(run.folders["features"]), read_names(recipe)
     return RunColumn(
         label=run.label,
         title=run.title,
         run_id=run.about.id,
         made_at=run.about.made_at,
-        captioner=report_words.CAPTIONERS.get(kind, kind),
-        videos=f"{figures['videos']:,} {figures['split']} videos",
-        scores={score.name: score for score in run_scores(figures) if score.name != "CIDEr-D"},
-        other_figures=others,
-        alarms=report_words.alarms({name: info for name, info in about.items() if name in read_names(recipe)}),
+        captioner=description.CAPTIONERS.get(kind, kind),
+        videos=f"{metrics['videos']:,} {metrics['split']} videos",
+        scores={score.name: score for score in run_scores(metrics) if score.name != "CIDEr-D"},
+        other_metrics=dict(description.caption_metrics(metrics)),
+        critical_warnings=description.random_weight_warnings({name: about[name] for name in about if name in read}),
     )
 
 
@@ -155,52 +161,52 @@ def read_names(recipe: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _pairings(runs: Sequence[_Run]) -> list[Pairing]:
+def _differences(runs: Sequence[_Run]) -> list[RunDifference]:
     """Each run against the first, where both were scored on the same videos with the same references."""
     first, found = runs[0], []
     same = [run for run in runs[1:] if run.dataset == first.dataset and _same_test(run, first)]
-    meteor = all("METEOR" in run.figures["corpus"] for run in (first, *same))
+    meteor = all("METEOR" in run.metrics["corpus"] for run in (first, *same))
     scored: list[ScoredCaptions] = []
     if same:
         scored = score_captions([run.scored[0] for run in (first, *same)], first.scored[1], meteor, None)
     for run in runs[1:]:
         if run not in same:
             why = f"not scored on the same videos with the same references as {first.label}"
-            found.append(Pairing(run.label, first.label, why_not=why))
+            found.append(RunDifference(run.label, first.label, why_not=why))
             continue
         each = compare(scored[1 + same.index(run)].scores, scored[0].scores)
         named = [(name, 100.0) for name in SCORES if name in each and name != "CIDEr-D"] + [("AvgLen", 1.0)]
         differences = [
-            PairedScore(name, s * each[name].value, s * each[name].low, s * each[name].high, each[name].p)
+            ScoreDifference(name, s * each[name].value, s * each[name].low, s * each[name].high, each[name].p)
             for name, s in named
         ]
-        found.append(Pairing(run.label, first.label, differences))
+        found.append(RunDifference(run.label, first.label, differences))
     return found
 
 
 def _same_test(run: _Run, first: _Run) -> bool:
-    (said, truth), (other, other_truth) = run.scored, first.scored
-    return said.keys() == other.keys() and truth == other_truth
+    (captions, truth), (other, other_truth) = run.scored, first.scored
+    return captions.keys() == other.keys() and truth == other_truth
 
 
 def _clips(runs: Sequence[_Run]) -> list[ComparedClip]:
     """Every video that a run captioned, those first of which the runs' captions differ most in CIDEr."""
-    places = {(run.dataset, run.figures["split"], id) for run in runs for id in run.rows}
-    pictures = {run.label: read_pictures(run.folders["report"]) if "report" in run.folders else {} for run in runs}
+    videos = {(run.dataset, run.metrics["split"], id) for run in runs for id in run.rows}
+    pictures = {run.label: read_frame_images(run.folders["report"]) if "report" in run.folders else {} for run in runs}
     clips = []
-    for dataset, split, id in sorted(places):
-        of = [run for run in runs if (run.dataset, run.figures["split"]) == (dataset, split)]
-        ciders = {run.label: run.figures["per_video"].get(id, {}).get("CIDEr") for run in of if id in run.rows}
+    for dataset, split, id in sorted(videos):
+        of = [run for run in runs if (run.dataset, run.metrics["split"]) == (dataset, split)]
+        ciders = {run.label: run.metrics["per_video"].get(id, {}).get("CIDEr") for run in of if id in run.rows}
         known = {label: 100 * value for label, value in ciders.items() if value is not None}
         top = [label for label, value in known.items() if value == max(known.values())]
-        shots = next((pictures[run.label][id] for run in of if id in pictures[run.label]), NONE)
+        images = next((pictures[run.label][id] for run in of if id in pictures[run.label]), NO_IMAGES)
         ends = [known.get(run.label) for run in (runs[0], runs[-1])]
         clips.append(
             ComparedClip(
                 video_id=id,
                 split=split,
-                told=[
-                    Told(
+                captions=[
+                    RunCaption(
                         run.label,
                         run.rows[id].caption if run in of and id in run.rows else None,
                         known.get(run.label),
@@ -209,8 +215,8 @@ def _clips(runs: Sequence[_Run]) -> list[ComparedClip]:
                     for run in runs
                 ],
                 references=next((run.texts[id] for run in of if id in run.texts), ()),
-                frames=shots.frames,
-                frame_times=shots.times,
+                frames=images.frames,
+                frame_times=images.times,
                 spread=max(known.values()) - min(known.values()) if len(known) > 1 else None,
                 gain=ends[1] - ends[0] if ends[0] is not None and ends[1] is not None else None,
             )
@@ -223,7 +229,7 @@ def differing(recipes: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str 
     tables = [dict(_flat({k: v for k, v in recipe.items() if k not in _NOT_COMPARED}, ())) for recipe in recipes]
     names = dict.fromkeys(name for table in tables for name in table)
     rows = ((name, [table.get(name, ...) for table in tables]) for name in names)
-    return [(name, [_words(value) for value in values]) for name, values in rows if any(v != values[0] for v in values)]
+    return [(name, [_shown(value) for value in values]) for name, values in rows if any(v != values[0] for v in values)]
 
 
 def _flat(values: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -234,7 +240,7 @@ def _flat(values: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield ".".join(path), values
 
 
-def _words(value: Any) -> str | None:
+def _shown(value: Any) -> str | None:
     if value is ...:
         return None
     if isinstance(value, bool) or value is None:

@@ -84,14 +84,14 @@ def evaluate(
     (scored,) = score_captions([hypotheses], references, options.meteor, jars)
     not_computed = dict(scored.not_computed)
 
-    places: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     if why := _no_retrieval(options.self_retrieval, len(everything)):
         not_computed["Self-retrieval"] = why
     else:
         net, access = open_trained(context, texts.vocabulary, features, captioners)
         with progress_bar("self-retrieval", len(everything), "videos") as shown:
             device = context.runtime.torch_device()
-            places = self_retrieval(net, access.read, texts.vocabulary, everything, device, shown.advance)
+            ranks = self_retrieval(net, access.read, texts.vocabulary, everything, device, shown.advance)
 
     masking = None
     if options.attention_masking:
@@ -107,13 +107,13 @@ def evaluate(
         "corpus": metrics,
         "intervals": intervals(scored.scores),
         "diversity": diversity(everything.values(), training).named(),
-        "self_retrieval": recall_at(places) if places else None,
+        "self_retrieval": recall_at(ranks) if ranks else None,
         "attention_masking": masking,
         "not_computed": not_computed,
         "without_java": options.meteor and "METEOR" in not_computed and _no_java(),
         "not_captioned": sorted(references.keys() - hypotheses.keys()),
         "per_video": scored.scores.per_video,
-        "retrieval_places": places,
+        "retrieval_places": ranks,
     }
     write_json(context.folder / "scores.json", result)
     return StageResult(len(hypotheses), {name: round(value, 6) for name, value in metrics.items() if value is not None})

@@ -1,7 +1,7 @@
-"""Find neighbours: the training videos that are most like each video, by one of its features averaged over time.
+"""Find neighbours: the training videos nearest to each video, by one of its features averaged over time.
 
-The unit that resumes is a block of rows: each is written under a name with its range, and a killed run goes on with the
-blocks that are missing. The answer is exact and has the same bits on every machine, so the table does too."""
+The unit that resumes is a block of rows: its file name has its range, and a killed run goes on with the missing blocks. The
+search is exact and gives the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tasks.framework.stage import StageContext, StageResult, stage
 
 
 class NeighbourOptions(Options):
-    """Which videos are alike."""
+    """Which videos are neighbours."""
 
     feature: str
     """which of the recipe's features is compared, averaged over time"""
@@ -41,8 +41,8 @@ class NeighbourOptions(Options):
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """The videos of a split that can be compared and their vectors (N, D), float32 where that loses nothing."""
+class PooledFeature:
+    """The videos of a split that have the feature, and its means (N, D), float32 where that is exact."""
 
     ids: list[str]
     vectors: np.ndarray
@@ -57,8 +57,8 @@ def find_neighbours(
     catalogue = Catalogue(context.path(videos), context.data)
     needed = [split for split in SPLITS if split == "train" or split in options.queries]
     pooled = {split: pool(access, options.feature, catalogue.ids(split)) for split in needed}
-    items, asked = pooled["train"], {split: pooled[split] for split in needed if split in options.queries}
-    count = sum(len(found.ids) for found in asked.values())
+    items, queries = pooled["train"], {split: pooled[split] for split in needed if split in options.queries}
+    count = sum(len(split.ids) for split in queries.values())
     if not items.ids or not count:
         raise MissingFeatures(
             f"no {'video to compare' if items.ids else 'training video'} has '{options.feature}' features; "
@@ -66,29 +66,29 @@ def find_neighbours(
         )
     key, contents = access.about[options.feature]["key"], _digest(pooled)
     metadata = NeighbourMetadata(options.feature, key, options.metric, options.k, len(items.ids), contents)
-    _find_blocks(context, options, items, asked, metadata)
-    blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(asked)]
+    _find_blocks(context, options, items, queries, metadata)
+    blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(queries)]
     write_parquet(context.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
-    left_out = [problem for found in pooled.values() for problem in found.left_out]
+    left_out = [problem for split in pooled.values() for problem in split.left_out]
     write_parquet(context.folder / "quarantine.parquet", problem_table(left_out))
     shutil.rmtree(context.folder / "blocks")
     return StageResult(count, {"videos": count, "among": len(items.ids), "left_out": len(left_out)})
 
 
-def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> Pooled:
-    """The mean of every video's feature over its steps, and over all else but the last axis."""
+def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> PooledFeature:
+    """The mean of every video's feature over all axes but the last."""
     usable: list[str] = []
     left_out: list[Problem] = []
-    vectors = np.zeros((len(ids), access.sizes[name]), np.float32)  # not empty: rows still to come are cast too, below
-    with progress_bar("averaging features", len(ids), "videos") as shown:
+    vectors = np.zeros((len(ids), access.sizes[name]), np.float32)  # zeros, since all rows may be cast below
+    with progress_bar("averaging features", len(ids), "videos") as bar:
         for id in ids:
-            shown.advance()
+            bar.advance()
             steps = access.views[name].read(id, access.rows[name][id]) if access.usable([id]) else None
             if steps is None or not len(steps):
                 reason = f"it has no '{name}' features, so it takes no part in the search for nearest neighbours"
                 left_out.append(Problem(id, "no_neighbours", reason))
                 continue
-            # The steps of float16 features add up without any rounding in float64, in whatever order.
+            # float16 rows add up in float64 without any rounding, in whatever order.
             vector = steps.reshape(-1, steps.shape[-1]).mean(axis=0, dtype=np.float64)
             if not np.isfinite(vector).all():
                 raise BadInput(
@@ -99,11 +99,11 @@ def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> Pooled:
                 vectors = vectors.astype(np.float64)
             vectors[len(usable)] = vector
             usable.append(id)
-    return Pooled(usable, vectors[: len(usable)], left_out)
+    return PooledFeature(usable, vectors[: len(usable)], left_out)
 
 
-def _digest(pooled: dict[Split, Pooled]) -> str:
-    """The hash of what is compared. Part of every block: one that was left by a run on other rows is not taken."""
+def _digest(pooled: dict[Split, PooledFeature]) -> str:
+    """The hash of what is compared, stored with every block: blocks of a run on other rows are not reused."""
     state = blake2b(digest_size=16)
     for split, found in pooled.items():
         state.update("\n".join([split, *found.ids, str(found.vectors.dtype)]).encode())
@@ -111,8 +111,8 @@ def _digest(pooled: dict[Split, Pooled]) -> str:
     return state.hexdigest()
 
 
-def _blocks(asked: dict[Split, Pooled]) -> Iterator[tuple[Split, int, int]]:
-    for split, found in asked.items():
+def _blocks(queries: dict[Split, PooledFeature]) -> Iterator[tuple[Split, int, int]]:
+    for split, found in queries.items():
         for start in range(0, len(found.ids), ROWS):
             yield split, start, min(start + ROWS, len(found.ids))
 
@@ -120,22 +120,22 @@ def _blocks(asked: dict[Split, Pooled]) -> Iterator[tuple[Split, int, int]]:
 def _find_blocks(
     context: StageContext,
     options: NeighbourOptions,
-    items: Pooled,
-    asked: dict[Split, Pooled],
+    items: PooledFeature,
+    queries: dict[Split, PooledFeature],
     metadata: NeighbourMetadata,
 ) -> None:
-    """Write the blocks that are not there yet."""
-    missing = [block for block in _blocks(asked) if read_block(block_path(context.folder, *block), metadata) is None]
-    total = sum(len(found.ids) for found in asked.values())
-    with progress_bar("finding neighbours", total, "videos") as shown:
-        shown.update_to(total - sum(stop - start for _, start, stop in missing))
+    """Write the missing blocks."""
+    missing = [block for block in _blocks(queries) if read_block(block_path(context.folder, *block), metadata) is None]
+    total = sum(len(found.ids) for found in queries.values())
+    with progress_bar("finding neighbours", total, "videos") as bar:
+        bar.update_to(total - sum(stop - start for _, start, stop in missing))
         if not missing:
             return
         device = context.runtime.torch_device()
         search = NearestItems(items.vectors, options.k, options.metric, device)
         for split, start, stop in missing:
-            ids, vectors = asked[split].ids[start:stop], asked[split].vectors[start:stop]
+            ids, vectors = queries[split].ids[start:stop], queries[split].vectors[start:stop]
             found = search.of_items(start, stop) if split == "train" else search.of(vectors)
             table = neighbour_table(ids, split, items.ids, found.indices, found.distances, metadata)
             write_parquet(block_path(context.folder, split, start, stop), table)
-            shown.advance(stop - start)
+            bar.advance(stop - start)

@@ -1,5 +1,5 @@
-"""Prepare text: tokenise the captions, number the words of the training split, choose the words the tagger learns, and make
-the tables that rewards and weighted losses read: references, document frequencies, caption weights."""
+"""Prepare text: tokenise the captions, build the vocabulary from the training split, choose the words that the tagger learns, and
+write the tables that rewards and weighted losses read: references, document frequencies, caption weights."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def prepare_text(context: StageContext, options: TextOptions, captions: Artifact
 
 
 def caption_rows(catalogue: Catalogue, *splits: str) -> list[tuple[str, int, str, str]]:
-    """(video id, n, split, text) of every caption of these splits, of all if none is named."""
+    """(video id, caption index, split, text) of every caption of these splits, of all if none is named."""
     records, wanted = catalogue.records, splits or SPLITS
     columns = (catalogue.captions[name].to_pylist() for name in ("video_id", "n", "text"))
     rows = ((id, n, records[id].split, text) for id, n, text in zip(*columns, strict=True) if id in records)
@@ -73,16 +73,16 @@ def _video_captions(table: ReferenceTable) -> VideoCaptions:
     return VideoCaptions(Sentences.from_flat(table.tokens, table.starts), table.videos)
 
 
-def open_index(references: References, split: str = "train") -> tuple[NgramIndex, ReferenceTable]:
-    """What rewards compare samples with: an index of the split's references under the document frequencies of the
-    training split. Video number v of the index is video_ids[v] of the table."""
-    table = read_reference_table(references.folder / f"references-{split}.parquet", references.origin(split))
-    path = references.folder / "document_frequencies.parquet"
-    counted = read_frequency_table(path, references.origin("train"))
+def open_index(references: References) -> tuple[NgramIndex, ReferenceTable]:
+    """What rewards compare samples with: the n-grams of the training references under their document frequencies. Video v of
+    the index is video_ids[v] of the table."""
+    folder, origin = references.folder, references.origin("train")
+    table = read_reference_table(folder / "references-train.parquet", origin)
+    counted = read_frequency_table(folder / "document_frequencies.parquet", origin)
     frequencies = DocumentFrequencies(counted.keys, counted.counts, counted.videos)
     return NgramIndex.build(_video_captions(table), frequencies), table
 
 
 def open_weights(references: References, folder: Path | None = None) -> WeightTable:
-    """The weights of the training captions; of another stage's folder where METEOR's are wanted."""
+    """The weights of the training captions; METEOR's are in the folder of weigh_captions."""
     return read_weight_table((folder or references.folder) / "weights.parquet", references.origin("train"))

@@ -28,21 +28,21 @@ from tasks.evaluation.near_duplicates import captioned_duplicates
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.reporting import description as report_words
+from tasks.reporting import description
 from tasks.reporting.attention_maps import (
     AttentionMap,
-    Places,
-    boxes_beside,
-    cells_of,
+    RegionBoxes,
+    boxes_feature,
     find_attention_maps,
-    looks_again,
+    grid_cells,
+    needs_captioner,
     region_feature,
 )
-from tasks.reporting.curves import masking_curve, phase_points, run_curves
-from tasks.reporting.page import Clip, DuplicateClips, ReportPage, Score, StageLine
-from tasks.reporting.pictures import NONE, Pictures, take_pictures, write_pictures
-from tasks.reporting.published import BENCHMARKS
+from tasks.reporting.frame_images import NO_IMAGES, FrameImages, decode_frame_images, write_frame_images
+from tasks.reporting.published_scores import BENCHMARKS
 from tasks.reporting.rendering import render_report
+from tasks.reporting.report_page import DuplicateClips, ReportClip, ReportPage, Score, StageLine
+from tasks.reporting.training_curves import masking_curve, phase_points, run_curves
 from tasks.training.loading import captioner_options, load_captioner, load_tagger
 
 
@@ -55,8 +55,8 @@ class ReportOptions(Options):
     """frames shown a clip; fewer where there are thousands of clips"""
     width: int = Field(112, ge=16)
     """width of a frame in pixels"""
-    twins: int = Field(12, ge=0)
-    """most pairs of near twins"""
+    near_duplicates: int = Field(12, ge=0)
+    """most pairs of near duplicates"""
 
 
 class PageOptions(Options):
@@ -106,7 +106,7 @@ def report(
         stages=tuple(ref for ref in (*stages, captions, scores) if ref is not None),
     )
     page = _page(run)
-    write_pictures(context.folder, run.pictures)
+    write_frame_images(context.folder, run.pictures)
     write_text(context.folder / "report.html", render_report(page))
     return StageResult(len(page.clips), {"clips": len(page.clips)})
 
@@ -140,7 +140,7 @@ class _Run:
         return Catalogue(self.context.path(self.catalogue), self.context.data)
 
     @cached_property
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         return read_scores(self.context.path(self.scores))
 
     @cached_property
@@ -166,17 +166,17 @@ class _Run:
 
     @cached_property
     def rows(self) -> list[CaptionRow]:
-        return _chosen(self.captioned, self.figures["per_video"], self.options.shown.clips)
+        return _chosen(self.captioned, self.metrics["per_video"], self.options.shown.clips)
 
     @cached_property
-    def pictures(self) -> dict[str, Pictures]:
+    def pictures(self) -> dict[str, FrameImages]:
         ids = [row.video_id for row in self.rows if row.video_id in self.table.usable_keys]
-        return take_pictures(self.context, self.table, ids, self.options.shown.frames, self.options.shown.width)
+        return decode_frame_images(self.context, self.table, ids, self.options.shown.frames, self.options.shown.width)
 
 
 def _page(run: _Run) -> ReportPage:
-    recipe, figures, about = run.recipe, run.figures, run.access.about
-    told = (run.table, run.references, about, recipe, figures)
+    recipe, metrics, about = run.recipe, run.metrics, run.access.about
+    inputs = (run.table, run.references, about, recipe, metrics)
     kind = recipe["dataset"]["kind"]
     done = read_done(run.context.path(run.scores))
     folders = {phase: run.context.path(refs[0]) for phase, refs in run.phases.items() if refs}
@@ -185,33 +185,33 @@ def _page(run: _Run) -> ReportPage:
     return ReportPage(
         title=f"{recipe['name']} on {recipe['dataset']['name']}",
         recipe_name=recipe["name"],
-        about=recipe["about"].strip(),
+        about=recipe["description"].strip(),
         made_at=done.made_at if done else "",
-        story=report_words.story(*told),
-        facts=report_words.facts(*told),
-        alarms=report_words.alarms(about),
-        warnings=report_words.warnings(figures),
-        scores=run_scores(figures),
+        summary=description.summary(*inputs),
+        metadata=description.metadata(*inputs),
+        critical_warnings=description.random_weight_warnings(about),
+        warnings=description.warnings(metrics),
+        scores=run_scores(metrics),
         curves=run_curves(phase_points(folders)),
-        masking=masking_curve(figures),
+        masking=masking_curve(metrics),
         clips=list(clips.values()),
         not_shown=not_shown,
-        twins=_near_duplicates(run, clips),
+        near_duplicates=_near_duplicates(run, clips),
         training_duplicates=_training_duplicates(run),
         problems=[(p.item, p.kind, p.reason, p.where) for p in problems],
         stages=_stage_lines(run),
         recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         published=BENCHMARKS[kind].rows if kind in BENCHMARKS else (),
-        published_note=report_words.published_note(kind, figures),
+        published_note=description.published_note(kind, metrics),
     )
 
 
-def run_scores(figures: Mapping[str, Any]) -> list[Score]:
+def run_scores(metrics: Mapping[str, Any]) -> list[Score]:
     """The scores of an evaluation on the scale of the papers' tables, with their intervals."""
-    note = f"{figures['videos']:,} {figures['split']} videos"
+    note = f"{metrics['videos']:,} {metrics['split']} videos"
     found = []
-    for name, value in figures["corpus"].items():
-        edges = figures.get("intervals", {}).get(name)  # evaluations before version 3 have none
+    for name, value in metrics["corpus"].items():
+        edges = metrics.get("intervals", {}).get(name)  # evaluations before version 3 have none
         interval = (100 * edges[0], 100 * edges[1]) if edges else None
         found.append(Score(name, 100 * value, note=note, interval=interval))
     return found
@@ -225,27 +225,27 @@ def _chosen(rows: list[CaptionRow], per_video: Mapping[str, Mapping[str, float]]
     return [ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int)] if most else []
 
 
-def _clips(run: _Run) -> tuple[dict[str, Clip], list[str]]:
+def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
     """video id -> its clip, and what could not be shown."""
-    split = run.figures["split"]
+    split = run.metrics["split"]
     references, words = run.references.texts(split), _words_found(run)
-    gazes, not_shown = _attention_maps(run)
+    maps, not_shown = _attention_maps(run)
     clips = {}
     for row in run.rows:
-        pictures, gaze = run.pictures.get(row.video_id, NONE), gazes.get(row.video_id, AttentionMap())
-        clips[row.video_id] = Clip(
+        images, attended = run.pictures.get(row.video_id, NO_IMAGES), maps.get(row.video_id, AttentionMap())
+        clips[row.video_id] = ReportClip(
             video_id=row.video_id,
             split=split,
             caption=row.caption,
             log_prob=row.log_prob,
             references=references.get(row.video_id, []),
-            scores=clip_scores(run.figures["per_video"].get(row.video_id, {})),
-            frames=pictures.frames,
-            frame_times=pictures.times,
-            attention=(row.caption.split(), gaze.weights) if gaze.weights else None,
-            timeline=gaze.timeline,
-            regions=gaze.regions,
-            key_time=gaze.key_time,
+            scores=clip_scores(run.metrics["per_video"].get(row.video_id, {})),
+            frames=images.frames,
+            frame_times=images.times,
+            attention=(row.caption.split(), attended.weights) if attended.weights else None,
+            timeline=attended.timeline,
+            regions=attended.regions,
+            key_time=attended.key_time,
             words=words.get(row.video_id, ()),
         )
     return clips, not_shown
@@ -260,28 +260,28 @@ def _attention_maps(run: _Run) -> tuple[dict[str, AttentionMap], list[str]]:
     if not run.rows:
         return {}, []
     vocabulary, device, net = run.references.vocabulary, run.context.runtime.torch_device(), None
-    if looks_again(run.captioner):
+    if needs_captioner(run.captioner):
         net = load_captioner(run.checkpoint, run.access, vocabulary).to(device)
-    places, not_shown = _places(run)
-    return find_attention_maps(net, run.captioner, run.access, places, vocabulary, run.rows, device), not_shown
+    boxes, not_shown = _region_boxes(run)
+    return find_attention_maps(net, run.captioner, run.access, boxes, vocabulary, run.rows, device), not_shown
 
 
-def _places(run: _Run) -> tuple[Places | None, list[str]]:
-    """Where the regions are that the captioner looks at; if that is not known, why."""
+def _region_boxes(run: _Run) -> tuple[RegionBoxes | None, list[str]]:
+    """The boxes of the regions that the captioner attends to; if they are not known, why."""
     name = region_feature(run.captioner, run.access)
     if name is None:
         return None, []
     feature = run.recipe["features"][name]
     if feature.get("output") == "grid":
-        cells = cells_of(int(run.access.about[name]["shape"][0]))
-        return (Places(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
-    beside = boxes_beside(run.recipe["features"], name)
+        cells = grid_cells(int(run.access.about[name]["shape"][0]))
+        return (RegionBoxes(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
+    beside = boxes_feature(run.recipe["features"], name)
     if beside is None:
         return None, [
             f"The boxes of the regions '{name}' were not kept, so what words look at within a frame cannot be drawn; "
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
-    return Places(boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (beside,))), []
+    return RegionBoxes(boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (beside,))), []
 
 
 def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
@@ -302,21 +302,21 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
         read, _ = run.access.read([row.video_id])
         with torch.inference_mode():
-            chances = read[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(read[names[0]]))[0]
-            likely = chances.topk(min(8, len(words)))
+            probabilities = read[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(read[names[0]]))[0]
+            likely = probabilities.topk(min(8, len(words)))
         pairs = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
-        found[row.video_id] = [(words[n], chance) for n, chance in pairs]
+        found[row.video_id] = [(words[n], probability) for n, probability in pairs]
     return found
 
 
-def _near_duplicates(run: _Run, clips: Mapping[str, Clip]) -> list[DuplicateClips]:
+def _near_duplicates(run: _Run, clips: Mapping[str, ReportClip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
     access = FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (feature,))
-    references = run.references.sentences(run.figures["split"])
+    references = run.references.sentences(run.metrics["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
     device = run.context.runtime.torch_device()
-    pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.twins, device)
+    pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.near_duplicates, device)
     return [DuplicateClips(clips[p.first], clips[p.second], p.distance, p.verdict) for p in pairs]
 
 
@@ -325,8 +325,8 @@ def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
     if run.neighbours is None:
         return []
     table = Neighbours.open(run.context.path(run.neighbours))
-    captions = {id: told for split in SPLITS for id, told in run.references.texts(split).items()}
-    most = run.options.shown.twins
+    captions = {id: texts for split in SPLITS for id, texts in run.references.texts(split).items()}
+    most = run.options.shown.near_duplicates
     return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
 
 

@@ -41,9 +41,9 @@ class SeedingOptions(FitOptions):
     """Passes over the training videos."""
     learning_rate: float = Field(5e-4, gt=0)
     """The highest learning rate."""
-    videos: int = Field(32, ge=1)
-    """Videos in a batch."""
-    captions: int = Field(5, ge=1)
+    batch_size: int = Field(32, ge=1)
+    """Videos per batch."""
+    captions_per_video: int = Field(5, ge=1)
     """Captions of each video in a batch."""
     frame_dropout: float = Field(0.0, ge=0, lt=1)
     """Part of a video's rows of features that is hidden from training, others at every step, so that few videos are not learnt
@@ -51,10 +51,10 @@ class SeedingOptions(FitOptions):
     loss: Literal["xe", "dxe"] = "xe"
     """xe: every caption counts alike; dxe: the more, the better it agrees with the video's others (GL-RG)."""
     weight: Literal["cider_d", "bleu_4", "rouge_l", "meteor"] = "cider_d"
-    """The score that dxe weighs captions by; meteor needs 'weighing: {meteor: true}' in the recipe."""
+    """The score that dxe weighs captions by; meteor needs 'caption_weights: {meteor: true}' in the recipe."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of the probability that goes to all words alike."""
-    sampling: ScheduledSampling = ALWAYS_TRUE
+    scheduled_sampling: ScheduledSampling = ALWAYS_TRUE
     """How often the captioner is fed its own words instead of the true ones."""
     reconstruction: float = Field(0.2, ge=0)
     """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
@@ -156,8 +156,8 @@ def seed(
         captions,
         references.caption_indices("train"),
         ids,
-        how.videos,
-        how.captions,
+        how.batch_size,
+        how.captions_per_video,
         how.seed,
         weighed,
         frame_dropout=how.frame_dropout,
@@ -202,9 +202,9 @@ def seed(
 
 def _objective(options: SeedOptions) -> Objective:
     how = options.seeding
-    spoken: Term = CrossEntropy(how.label_smoothing, how.sampling)
+    spoken: Term = CrossEntropy(how.label_smoothing, how.scheduled_sampling)
     if how.loss == "dxe":
-        spoken = DiscriminativeCrossEntropy(how.label_smoothing, how.sampling)
+        spoken = DiscriminativeCrossEntropy(how.label_smoothing, how.scheduled_sampling)
     return Objective(**{how.loss: (1.0, spoken)})
 
 
@@ -215,7 +215,7 @@ class ReconstructionPhases:
     def __init__(self, alone: Objective, options: SeedOptions):
         assert isinstance(options.captioner, RecNetOptions)
         how = options.seeding
-        rebuild = ReconstructionLoss(options.captioner.loss, how.sampling)
+        rebuild = ReconstructionLoss(options.captioner.loss, how.scheduled_sampling)
         self.alone, self.both = alone, Objective(**alone.terms, rebuild=(how.reconstruction, rebuild))
         self.first_of_both = options.first_whole_epoch
 
@@ -234,11 +234,11 @@ class RefocusPhases:
     ):
         how = options.seeding
         terms: dict[str, tuple[float, Term]] = {
-            "step1": (1 / tokens, StepLoss(1, how.sampling)),
-            "step2": (1 / tokens, StepLoss(2, how.sampling)),
+            "step1": (1 / tokens, StepLoss(1, how.scheduled_sampling)),
+            "step2": (1 / tokens, StepLoss(2, how.scheduled_sampling)),
         }
         if how.refocus and isinstance(options.captioner, VreOptions) and options.captioner.key_frames is None:
-            terms["refocus"] = (how.refocus / tokens, RefocusLoss(rewards, how.sampling))
+            terms["refocus"] = (how.refocus / tokens, RefocusLoss(rewards, how.scheduled_sampling))
         self.captioner, self.alone, self.both = captioner, alone, Objective(**terms)
         self.first_of_both = options.first_whole_epoch
 

@@ -1,6 +1,6 @@
-"""Train the embedding: VSE++, a space where captions lie close to their videos. Its scores are GLD's global reward.
+"""Train the embedding: VSE++, a joint space of captions and videos. Its similarities are GLD's global reward.
 
-Trained on the training split alone; its best epoch is the one that finds most validation captions and videos again."""
+Trained on the training split alone; the best epoch is the one with the highest sum of recalls on validation."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class EmbeddingTraining(FitOptions):
     """Passes over the training videos."""
     learning_rate: float = Field(2e-4, gt=0)
     """The highest learning rate."""
-    clip: float = Field(2.0, ge=0)
+    gradient_clip: float = Field(2.0, ge=0)
     """Longest gradient (norm over all weights); 0 lets every gradient through."""
-    videos: int = Field(128, ge=2)
-    """Videos in a batch: the more, the harder its hardest negatives."""
-    captions: int = Field(1, ge=1)
+    batch_size: int = Field(128, ge=2)
+    """Videos per batch: the more, the harder its hardest negatives."""
+    captions_per_video: int = Field(1, ge=1)
     """Captions of each video in a batch."""
     easy_epochs: int = Field(1, ge=0)
     """First epochs in which all negatives of a batch count. By the hardest alone from the start, all may end in one point."""
@@ -54,7 +54,7 @@ class EmbeddingOptions(Options):
     """how it is trained"""
 
 
-_BATCH = 256  # videos or captions that are embedded at a time
+_BATCH = 256  # videos or captions that are embedded together
 
 
 @stage(version=2, device=True)  # 2: easy epochs
@@ -80,7 +80,13 @@ def train_embedding(
     torch.manual_seed(config.seed)
     net = VisualSemantic(options.net, access.sizes, len(references.vocabulary))
     batches = CaptionBatches(
-        access, captions, references.caption_indices("train"), ids, config.videos, config.captions, config.seed
+        access,
+        captions,
+        references.caption_indices("train"),
+        ids,
+        config.batch_size,
+        config.captions_per_video,
+        config.seed,
     )
 
     def validate() -> ValidationResult:
@@ -110,7 +116,7 @@ def train_embedding(
     history, best = trained.history, trained.best.epoch
     metrics = {f"val {name}": value for name, value in history[best].get("val", {}).items()}
     summary = {"epochs": len(history), "best_epoch": best + 1, **metrics}
-    if best >= config.easy_epochs and tells_nothing_apart(history[best]["loss"], options.net.margin):
+    if best >= config.easy_epochs and has_collapsed(history[best]["loss"], options.net.margin):
         summary["warning"] = (
             f"the embedding hardly tells videos apart: its loss, {history[best]['loss']:.3f}, is about twice the margin, as if "
             "all lay in one point; more embedding.training.easy_epochs or a lower learning_rate may help"
@@ -119,9 +125,8 @@ def train_embedding(
     return StageResult(len(history), summary)
 
 
-def tells_nothing_apart(loss: float, margin: float) -> bool:
-    """Whether a max of hinges is about what it is where all vectors are the same: the margin, once for videos and once for
-    captions."""
+def has_collapsed(loss: float, margin: float) -> bool:
+    """Whether the max of hinges is about what it is if all vectors are the same: twice the margin, for videos and captions."""
     return abs(loss / (2 * margin) - 1) < 0.03
 
 
@@ -129,13 +134,13 @@ def tells_nothing_apart(loss: float, margin: float) -> bool:
 def retrieval(
     net: VisualSemantic, access: FeatureAccess, captions: dict[str, list[list[int]]], device: str
 ) -> dict[str, float]:
-    """Videos and their captions as BOS w1 .. wn EOS -> R@1, 5 and 10 of captions for videos and of videos for captions."""
-    rows = [numbers[1:] for of_video in captions.values() for numbers in of_video]
+    """Videos with their captions as BOS w1 .. wn EOS -> R@1, 5 and 10 of captions for videos and of videos for captions."""
+    rows = [token_ids[1:] for of_video in captions.values() for token_ids in of_video]
     counts = torch.tensor([len(of_video) for of_video in captions.values()], device=device)
     video_index = torch.arange(len(captions), device=device).repeat_interleave(counts)
     starts = range(0, len(rows), _BATCH)
-    said = torch.cat([net.sentences(pad(rows[start : start + _BATCH]).to(device)) for start in starts])
-    return recalls(said, embed_videos(net, access, list(captions), device), video_index)
+    sentences = torch.cat([net.sentences(pad(rows[start : start + _BATCH]).to(device)) for start in starts])
+    return recalls(sentences, embed_videos(net, access, list(captions), device), video_index)
 
 
 @torch.no_grad()

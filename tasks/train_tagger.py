@@ -1,7 +1,7 @@
-"""Train the word tagger: a small net that learns from the training captions which words a clip calls for.
+"""Train the word tagger: a small net that learns from the training captions which words describe a clip.
 
-The seed of GL-RG's long-range encoder, end to end on frames. Its position features serve the demo, where random backbones
-would carry colour and nothing else, and no download is wanted."""
+GL-RG's long-range encoder in small, end to end on frames. The demo uses its position features: they need no download, and random
+backbones would carry colour and nothing else."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TaggerTraining(FitOptions):
     """Passes over the training videos."""
     learning_rate: float = Field(2e-3, gt=0)
     """The highest learning rate."""
-    videos: int = Field(16, ge=1)
-    """Videos in a batch."""
+    batch_size: int = Field(16, ge=1, serialization_alias="videos")
+    """Videos per batch."""
     seed: int = Field(0, ge=0)
     """Seed of weights, dropout and order."""
 
@@ -52,7 +52,7 @@ class TrainTaggerOptions(Options):
 
 
 class TagBatches:
-    """Clips in memory, shuffled anew every epoch by seed and epoch alone."""
+    """Clips in memory, in an order that depends on seed and epoch alone."""
 
     def __init__(self, ids: list[str], clips: list[np.ndarray], targets: np.ndarray, size: int, seed: int):
         self.ids, self.clips, self.targets, self.size, self.seed = ids, clips, targets, size, seed
@@ -65,14 +65,14 @@ class TagBatches:
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids))
         for step in range(skip, self.steps_per_epoch):
             rows = order[step * self.size : (step + 1) * self.size]
-            most = max(len(self.clips[i]) for i in rows)
-            clips = np.stack([_stretched(self.clips[i], most) for i in rows])
+            longest = max(len(self.clips[i]) for i in rows)
+            clips = np.stack([_stretch(self.clips[i], longest) for i in rows])
             ids = tuple(self.ids[i] for i in rows)
             yield TagBatch(ids, torch.from_numpy(clips), torch.from_numpy(self.targets[rows]))
 
 
-def _stretched(clip: np.ndarray, positions: int) -> np.ndarray:
-    """A clip with fewer positions than its neighbours repeats some: (P, ...) -> (positions, ...)."""
+def _stretch(clip: np.ndarray, positions: int) -> np.ndarray:
+    """Repeat positions of a clip that is shorter than others in its batch: (P, ...) -> (positions, ...)."""
     return clip[np.arange(positions) * len(clip) // positions]
 
 
@@ -99,7 +99,7 @@ def train_tagger(
         label="learning words",
         model=net,
         objective=Objective(words=(1.0, TagLoss())),
-        batches=TagBatches(ids, clips, targets, config.videos, config.seed),
+        batches=TagBatches(ids, clips, targets, config.batch_size, config.seed),
         options=config,
         result="tagger.safetensors",
         metadata={"net": net.options.model_dump(mode="json"), "words": words},
@@ -107,26 +107,26 @@ def train_tagger(
     )
     trained = run_training(context, training)
     path = context.folder / training.result
-    # Features can be keyed by this file's hash, and it never held an epoch.
+    # Without the epoch: features can be keyed by the file's hash, and its bytes must not change.
     Checkpoint(Checkpoint.load(path).tensors, training.metadata).save(path)
     return StageResult(len(ids), {"words": len(words), "videos": len(ids), "loss": trained.history[-1]["loss"]})
 
 
 def tag_targets(captions: list[list[str]], words: list[str]) -> list[float]:
-    """For every word, the share of a video's captions that use it."""
+    """For every word, the share of a video's captions that have it."""
     return [sum(word in caption for caption in captions) / len(captions) for word in words]
 
 
 def _load(
     context: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
 ) -> tuple[list[str], list[np.ndarray]]:
-    """The frames of all training videos, small, in memory. What cannot be decoded is left to extraction to list."""
+    """The small frames of all training videos. What cannot be decoded is left out here and quarantined by extraction."""
     transform = FrameTransform(size=(options.net.size, options.net.size))
     loaded, clips = [], []
-    with progress_bar("reading training frames", len(ids), "videos") as shown:
-        for id, answer in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, transform):
-            shown.advance()
-            if not isinstance(answer, BadMedia):
+    with progress_bar("reading training frames", len(ids), "videos") as bar:
+        for id, frames in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, transform):
+            bar.advance()
+            if not isinstance(frames, BadMedia):
                 loaded.append(id)
-                clips.append(answer["tagger"].images)
+                clips.append(frames["tagger"].images)
     return loaded, clips

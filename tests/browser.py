@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from websockets.sync.client import ClientConnection, connect
 
@@ -49,12 +50,12 @@ class Page:
                 return message["result"]
             self.events.append(message)
 
-    def open(self, path: Path, width: int = 1280, height: int = 900) -> None:
-        """Open a file and wait for its load event."""
-        for domain in ("Page", "Network", "Runtime", "Log"):
+    def open(self, page: Path | str, width: int = 1280, height: int = 900) -> None:
+        """Open a file or an address and wait for its load event."""
+        for domain in ("Page", "Network", "Runtime", "DOM", "Log"):
             self.ask(f"{domain}.enable")
         self.resize(width, height)
-        self.ask("Page.navigate", url=path.absolute().as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         while not self._seen("Page.loadEventFired"):
             self.events.append(json.loads(self._socket.recv(timeout=120)))
 
@@ -68,6 +69,18 @@ class Page:
         found = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
+
+    def wait_for(self, script: str, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.value(script):
+            assert time.monotonic() < deadline, f"{script} did not come true within {seconds} s"
+            time.sleep(0.1)
+
+    def choose_files(self, selector: str, *paths: Path) -> None:
+        """Choose files as a person does in the dialogue of an <input type=file>."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        node = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.ask("DOM.setFileInputFiles", files=[str(path) for path in paths], nodeId=node)
 
     def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
@@ -90,8 +103,9 @@ class Page:
 
     @property
     def complaints(self) -> list[str]:
-        """Errors of scripts, and what the browser refused."""
-        logged = [e["params"]["entry"]["text"] for e in self.events if e["method"] == "Log.entryAdded"]
+        """Errors of scripts, and what the browser refused; not what a server answered."""
+        entries = [e["params"]["entry"] for e in self.events if e["method"] == "Log.entryAdded"]
+        logged = [entry["text"] for entry in entries if entry["source"] != "network"]
         thrown = [str(e["params"]["exceptionDetails"]) for e in self.events if e["method"] == "Runtime.exceptionThrown"]
         return logged + thrown
 
@@ -126,8 +140,6 @@ def browser_page(folder: Path) -> Iterator[Page]:
 
 
 def _tab(port: int) -> str:
-    from urllib.request import urlopen
-
     for _ in range(100):
         with urlopen(f"http://127.0.0.1:{port}/json/list", timeout=30) as answer:
             tabs = [tab for tab in json.load(answer) if tab["type"] == "page"]

@@ -23,7 +23,7 @@ from storage.datasets.user_files import gather_files
 from storage.errors import UsageError, wrap_os_errors
 from storage.files.atomic import write_text
 from storage.records import Problem
-from storage.text.caption_formats import RENDERERS, SUBTITLES, CaptionLine, Format, as_row
+from storage.text.caption_writers import RENDERERS, SUBTITLES, CaptionLine, Format, as_row
 
 RunOption = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.records import Problem
-from storage.text.caption_formats import CaptionLine, ScoredCaption
+from storage.text.caption_writers import CaptionLine, ScoredCaption
 from tasks.inference.user_files import Captioned
 
 

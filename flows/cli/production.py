@@ -143,7 +143,7 @@ def deploy(
             f"--cron {cron!r} in the time zone {timezone!r} is not understood; write it like --cron '0 3 * * *' "
             "--timezone Europe/Berlin"
         ) from error
-    settings = [*(settings or []), *([f"runtime.slots={SLOTS}"] if gpu_slots else [])]
+    settings = [*(settings or []), *([f"runtime.concurrency_limit={SLOTS}"] if gpu_slots else [])]
     values: dict[str, Any] = {
         "workspace": str(space.root),
         "settings": settings,

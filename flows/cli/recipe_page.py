@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from flows.recipe import Recipe, load_recipe, shipped_recipes
-from tasks.reporting.published import BENCHMARKS, Published
+from tasks.reporting.published_scores import BENCHMARKS, PublishedScores
 
 # Whose figures a recipe is after, by its captioner: the source of a row, and how its name begins.
 _ROWS = {
@@ -24,7 +24,7 @@ _ROWS = {
 }
 
 
-def published(recipe: Recipe) -> list[Published]:
+def published(recipe: Recipe) -> list[PublishedScores]:
     """What the recipe's paper reports on its data set, the whole model last. Nothing for other data or other captioners."""
     source, beginning = _ROWS.get(recipe.captioner.kind, ("", ""))
     rows = BENCHMARKS[recipe.dataset.kind].rows if recipe.dataset.kind in BENCHMARKS else ()
@@ -36,7 +36,7 @@ def describe_recipes() -> list[dict[str, Any]]:
     found = []
     for name in shipped_recipes():
         recipe = load_recipe(name)
-        about = " ".join(recipe.about.split())
+        about = " ".join(recipe.description.split())
         figures = [{"name": row.name, "scores": dict(row.scores)} for row in published(recipe)]
         kinds = {"dataset": recipe.dataset.kind, "captioner": recipe.captioner.kind}
         found.append({"name": name, "about": about, **kinds, "published": figures})

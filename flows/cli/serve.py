@@ -34,7 +34,7 @@ def serve(
     import asyncio
     import socket
 
-    from flows.serving.answers import Limits
+    from flows.serving.schemas import Limits
     from flows.serving.server import open_socket, serve_forever
     from flows.serving.worker import CaptionWorker
 
@@ -46,9 +46,9 @@ def serve(
             f"cannot listen at {host} port {port}: {error.strerror}; choose another --port or --host"
         ) from error
 
-    def ready(facts: dict[str, str], address: str) -> None:
+    def ready(metadata: dict[str, str], address: str) -> None:
         out.print(
-            f"{facts['recipe']} on {facts['dataset']} (run {facts['run']}) at [bold]{address}[/]",
+            f"{metadata['recipe']} on {metadata['dataset']} (run {metadata['run']}) at [bold]{address}[/]",
             highlight=False,
             soft_wrap=True,
         )

@@ -96,7 +96,7 @@ def sweeps(as_json: JsonOption = False) -> None:
         return
     table = Table("sweep", "recipe", "variants", "what it compares", box=None, padding=(0, 2, 0, 0))
     for name, read in found.items():
-        about = escape(" ".join(read.about.split()))
+        about = escape(" ".join(read.description.split()))
         table.add_row(f"[bold]{escape(name)}[/]", escape(read.recipe), str(len(read.variants)), about)
     out.print(table)
     print_next(("longtake sweep NAME --dry-run", "says which run would make what"))

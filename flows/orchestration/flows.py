@@ -21,10 +21,10 @@ from flows.refresh import Refreshed, find_changes, refresh
 from storage.datasets import READERS
 from storage.media.shots import ShotOptions
 from storage.options import Options
-from storage.text.caption_formats import as_row
+from storage.text.caption_writers import as_row
 from storage.workspace import Workspace
 from tasks.extraction.pretrained import fetch_weights
-from tasks.framework.lost_console import outlive_console
+from tasks.framework.broken_pipe import survive_broken_pipe
 from tasks.framework.prefect_task import run_as_task
 from tasks.inference.user_files import WindowOptions
 
@@ -53,7 +53,7 @@ class RunParameters(Options):
 
     def load(self) -> tuple[Recipe, Workspace]:
         """The recipe with its data in place and its weights fetched, and the workspace."""
-        outlive_console()
+        survive_broken_pipe()
         workspace = Workspace.open(self.workspace)
         recipe = placed_recipe(workspace, self.recipe, self.settings or [], self.data, self.kind)
         fetch_weights(recipe.features.values())
@@ -139,7 +139,7 @@ def caption_flow(
         windows: Cut videos into windows of so many seconds.
         shots: Cut videos at their shot changes.
     """
-    outlive_console()
+    survive_broken_pipe()
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots else None
     found = Captioner.open(workspace, run, execute=lambda step: run_as_task(step, step.label)[1]).caption(
         files, cut, n_best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +12,16 @@ from typing import Annotated, Any, Protocol
 from uuid import uuid4
 
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from flows.serving.answers import MOST_CAPTIONS, CaptionAnswer, Limits, Refusal, RunFacts
-from flows.serving.guard import Guard
-from flows.serving.worker import WorkerLost, WorkerSlow
+from flows.serving.schemas import MOST_CAPTIONS, CaptionAnswer, Limits, Refusal, RunMetadata
+from flows.serving.security import SecurityMiddleware
+from flows.serving.worker import WorkerDied, WorkerTimeout
 
 PAGE = Path(__file__).with_name("page")
-_FILES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
 _BODY = {
     "requestBody": {
         "required": True,
@@ -30,10 +30,10 @@ _BODY = {
 }
 
 
-class Worker(Protocol):
-    """Who captions: see flows/serving/worker.py."""
+class CaptionBackend(Protocol):
+    """What captions uploads: see flows/serving/worker.py."""
 
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
 
     async def start(self) -> None: ...
 
@@ -50,8 +50,8 @@ class Refused(Exception):
     reason: str
 
 
-def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> ASGIApp:
-    """`names` are the host names that this server may be called by, beside localhost and addresses."""
+def make_app(worker: CaptionBackend, limits: Limits, names: Iterable[str] = ()) -> ASGIApp:
+    """`names` are the host names that this server answers to, besides localhost and IP addresses."""
     uploads = Uploads(worker, limits)
 
     @asynccontextmanager
@@ -77,15 +77,15 @@ def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> ASGIA
         return JSONResponse({"reason": refusal.reason}, refusal.status, headers)
 
     @app.get("/api/run", summary="Which run captions here, and what it accepts")
-    async def run() -> RunFacts:
-        return RunFacts(**worker.facts, megabytes=limits.megabytes, seconds=limits.seconds, n_best=MOST_CAPTIONS)
+    async def run() -> RunMetadata:
+        return RunMetadata(**worker.metadata, megabytes=limits.megabytes, seconds=limits.seconds, n_best=MOST_CAPTIONS)
 
     reasons = {413: "too large", 415: "no video or image", 503: "too many wait", 504: "took too long", 500: "failed"}
 
     @app.post(
         "/api/captions",
         summary="Caption the video or image in the request's body",
-        responses={status: {"model": Refusal, "description": words} for status, words in reasons.items()},
+        responses={status: {"model": Refusal, "description": reason} for status, reason in reasons.items()},
         openapi_extra=_BODY,
     )
     async def captions(
@@ -95,39 +95,31 @@ def make_app(worker: Worker, limits: Limits, names: Iterable[str] = ()) -> ASGIA
     ) -> CaptionAnswer:
         return CaptionAnswer(**await uploads.caption(request, n_best, frames))
 
-    for route, name in _FILES.items():
-        app.get(route, include_in_schema=False)(_sender(PAGE / name))
-    return Guard(app, names)  # around everything, so that an error of ours has its headers too
-
-
-def _sender(path: Path) -> Callable[[], Awaitable[FileResponse]]:
-    async def send() -> FileResponse:
-        return FileResponse(path)
-
-    return send
+    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    return SecurityMiddleware(app, names)  # outermost, so that an error of ours has its headers too
 
 
 class Uploads:
-    """Uploads on their way: counted when they come, kept as nameless temporary files, removed when they are answered."""
+    """Uploads: counted when they arrive, kept as temporary files under random names, removed when they are answered."""
 
-    def __init__(self, worker: Worker, limits: Limits) -> None:
+    def __init__(self, worker: CaptionBackend, limits: Limits) -> None:
         self._worker, self._limits = worker, limits
-        self._under_way = 0
+        self._active = 0
         self.folder = Path()
 
     async def caption(self, request: Request, n_best: int, frames: bool) -> dict[str, Any]:
         announced = request.headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced) > self._limits.bytes:
             raise Refused(413, self._too_large())
-        if self._under_way > self._limits.waiting:
-            raise Refused(503, f"{self._under_way} uploads are under way; try again in some seconds")
-        self._under_way += 1
-        path = self.folder / uuid4().hex  # the name that somebody gave it never becomes a path
+        if self._active > self._limits.waiting:
+            raise Refused(503, f"{self._active} uploads are under way; try again in some seconds")
+        self._active += 1
+        path = self.folder / uuid4().hex  # the name that the visitor gave it never becomes a path
         try:
             await self._receive(request, path)
-            return await self._answered(path, n_best, frames)
+            return await self._ask(path, n_best, frames)
         finally:
-            self._under_way -= 1
+            self._active -= 1
             path.unlink(missing_ok=True)
 
     async def _receive(self, request: Request, path: Path) -> None:
@@ -151,13 +143,13 @@ class Uploads:
         if not size:
             raise Refused(415, "nothing was sent; put the video or image into the body of the request")
 
-    async def _answered(self, path: Path, n_best: int, frames: bool) -> dict[str, Any]:
+    async def _ask(self, path: Path, n_best: int, frames: bool) -> dict[str, Any]:
         try:
             answer = await self._worker.ask(path, n_best, frames, self._limits.seconds)
-        except WorkerSlow:
-            words = f"it took longer than {self._limits.seconds:g} s; send a shorter video, or use 'longtake caption'"
-            raise Refused(504, words) from None
-        except WorkerLost:
+        except WorkerTimeout:
+            reason = f"it took longer than {self._limits.seconds:g} s; send a shorter video, or use 'longtake caption'"
+            raise Refused(504, reason) from None
+        except WorkerDied:
             raise Refused(500, "the captioning process ended over this file; it cannot be captioned") from None
         if "refused" in answer:
             raise Refused(415, answer["refused"])

@@ -1,4 +1,4 @@
-"""Running the web application on a socket until somebody ends it."""
+"""Run the web application on a socket until the process is told to stop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import uvicorn
 
-from flows.serving.answers import Limits
-from flows.serving.app import Worker, make_app
+from flows.serving.app import CaptionBackend, make_app
+from flows.serving.schemas import Limits
 
 _BACKLOG = 128
 
@@ -28,17 +28,17 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 async def serve_forever(
-    worker: Worker,
+    worker: CaptionBackend,
     limits: Limits,
     names: Sequence[str],
     listening: socket.socket,
     ready: Callable[[dict[str, str], str], None],
 ) -> None:
-    """Load the captioner, say where it is to be found, and serve until the process is told to stop."""
+    """Load the captioner, report the address by `ready`, and serve until the process is told to stop."""
     try:
         await worker.start()
         host, port = listening.getsockname()[:2]
-        ready(worker.facts, f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        ready(worker.metadata, f"http://{f'[{host}]' if ':' in host else host}:{port}")
         config = uvicorn.Config(
             make_app(worker, limits, names),
             log_level="warning",

@@ -1,4 +1,4 @@
-"""The server's side of the captioning process: started when needed, asked one thing at a time, ended when it takes too long."""
+"""The server's handle on the captioning process: started when needed, one upload at a time, killed when it takes too long."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _PROGRAM = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 workspace, run, sys.path[:] = json.loads(sys.argv[1])
-from flows.serving.child import main
+from flows.serving.caption_process import main
 main(workspace, run)
 """
 _START_SECONDS = 300.0  # loading torch on a busy machine
-_LINE_BYTES = 64 * 2**20  # an answer holds pictures
+_LINE_BYTES = 64 * 2**20  # an answer holds thumbnails
 
 
-class WorkerLost(Exception):
+class WorkerDied(Exception):
     """The process ended in the middle of an upload."""
 
 
-class WorkerSlow(Exception):
+class WorkerTimeout(Exception):
     """An upload took longer than it may."""
 
 
@@ -34,19 +34,19 @@ class CaptionWorker:
     """At most one process, so at most one model in memory."""
 
     def __init__(self, workspace: Path, run: str | None) -> None:
-        self._place = (str(workspace), run)
+        self._arguments = (str(workspace), run)
         self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
-        self.facts: dict[str, Any] = {}
+        self._lock = asyncio.Lock()
+        self.metadata: dict[str, Any] = {}
 
     async def start(self) -> None:
         """Start the process; LongtakeError if the run cannot be used."""
-        async with self._turn:
+        async with self._lock:
             await self._started()
 
     async def ask(self, path: Path, n_best: int, frames: bool, seconds: float) -> dict[str, Any]:
-        """What the process says of a file. Whoever comes second waits; `seconds` count from the turn on."""
-        async with self._turn:
+        """The captions of a file. Requests wait for each other; `seconds` count from when this one starts."""
+        async with self._lock:
             process = await self._started()
             assert process.stdin is not None and process.stdout is not None
             request = {"path": str(path), "n_best": n_best, "frames": frames}
@@ -56,27 +56,27 @@ class CaptionWorker:
                     await process.stdin.drain()
                     line = await process.stdout.readline()
             except TimeoutError:
-                await self._end()
-                raise WorkerSlow from None
+                await self._kill()
+                raise WorkerTimeout from None
             except ConnectionError:
                 line = b""
-            except asyncio.CancelledError:  # the visitor has gone: what is half said must not answer the next one
-                await self._end()
+            except asyncio.CancelledError:  # the visitor has gone: the late answer must not go to the next one
+                await self._kill()
                 raise
             if not line:
-                await self._end()
-                raise WorkerLost
+                await self._kill()
+                raise WorkerDied
             return json.loads(line)
 
     async def stop(self) -> None:
-        async with self._turn:
-            await self._end()
+        async with self._lock:
+            await self._kill()
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _PROGRAM, json.dumps([*self._place, sys.path])),
+            *(sys.executable, "-c", _PROGRAM, json.dumps([*self._arguments, sys.path])),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES,
@@ -85,18 +85,18 @@ class CaptionWorker:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(_START_SECONDS):
-                said = json.loads(
+                greeting = json.loads(
                     await process.stdout.readline() or b'{"error": "the captioning process does not start"}'
                 )
         except TimeoutError:
-            said = {"error": f"the captioning process does not start within {_START_SECONDS:g} s"}
-        if "error" in said:
-            await self._end()
-            raise (UsageError if said.get("usage") else LongtakeError)(said["error"])
-        self.facts = said
+            greeting = {"error": f"the captioning process does not start within {_START_SECONDS:g} s"}
+        if "error" in greeting:
+            await self._kill()
+            raise (UsageError if greeting.get("usage") else LongtakeError)(greeting["error"])
+        self.metadata = greeting
         return process
 
-    async def _end(self) -> None:
+    async def _kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):

@@ -33,7 +33,7 @@ UNTIL = "evaluate"  # a sweep compares scores; 'longtake run' makes the report o
 class SweepFile(Options):
     """What a sweep file says."""
 
-    about: str = ""
+    description: str = ""
     """one or two sentences for people"""
     recipe: str
     """the recipe that is varied, unless --recipe names another"""
@@ -109,7 +109,14 @@ def find_sweep(
         common = (*(read.set if recipe is None else ()), *settings)
         variants = tuple(Variant(key, values) for key, values in read.variants.items())
         return Sweep(
-            path.stem, recipe or read.recipe, variants, seeds or read.seeds, common, read.about, _place(data), kind
+            path.stem,
+            recipe or read.recipe,
+            variants,
+            seeds or read.seeds,
+            common,
+            read.description,
+            _place(data),
+            kind,
         )
     if recipe is not None:
         raise UsageError(

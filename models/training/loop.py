@@ -38,7 +38,7 @@ class FitOptions(Options):
     """The highest learning rate."""
     weight_decay: float = Field(0.0, ge=0)
     """Pull of the weights towards zero."""
-    clip: float = Field(5.0, ge=0)
+    gradient_clip: float = Field(5.0, ge=0, serialization_alias="clip")
     """Largest norm of the gradient, over all weights; 0 does not clip."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises from near zero."""
@@ -58,7 +58,7 @@ class FitOptions(Options):
     keep: Literal["best", "last"] = "best"
     """Which epoch becomes the result: the best one on validation, with early stopping, or the last one, which is the better
     choice where validation videos are too few to tell epochs apart and the schedule ends at zero."""
-    average: float = Field(0.0, ge=0, lt=1)
+    ema_decay: float = Field(0.0, ge=0, lt=1, serialization_alias="average")
     """Decay of the weights' exponential moving average, such as 0.99 for an average over about the last hundred steps; the
     averaged weights are validated and become the result. 0: no average."""
 
@@ -189,7 +189,7 @@ def fit(
     )
     ranks = ranks or Ranks()
     step = 0 if state is None else restore(state, model, optimiser, per_epoch, ranks.rank)
-    ema = ExponentialMovingAverage(model, options.average) if options.average else None
+    ema = ExponentialMovingAverage(model, options.ema_decay) if options.ema_decay else None
     if ema and state is not None:
         ema.restore(state.averaged_weights())
     if state is None and not ranks.is_main_process:
@@ -211,7 +211,7 @@ def fit(
             if total is not None:
                 total.backward()
             ranks.add_gradients(parameters.values())
-            norm = nn.utils.clip_grad_norm_(parameters.values(), options.clip or math.inf).item()
+            norm = nn.utils.clip_grad_norm_(parameters.values(), options.gradient_clip or math.inf).item()
             if not math.isfinite(norm):
                 raise NonFiniteLoss("gradient", losses, step + 1, _all_videos(batch, ranks))
             optimiser.step()

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from storage.datasets.activitynet import FILES as ACTIVITYNET_FILES
 from storage.datasets.activitynet import ActivityNetOptions, read_activitynet
-from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, looked_for
+from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, searched_places
 from storage.datasets.coco import FILE as COCO_FILE
 from storage.datasets.coco import CocoOptions, read_coco
 from storage.datasets.dataset import Dataset
@@ -71,7 +71,7 @@ def read_dataset(options: DatasetOptions | UserFilesOptions, root: Path) -> Data
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A million captions are a million small objects without a cycle: looking for one takes nearly half of the time."""
+    """Pause the garbage collector: it takes nearly half of the time to find no cycle among a million captions."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -96,4 +96,4 @@ def detect_kind(root: Path) -> str:
         return "folder"
     names = [name for marks in _MARKS.values() for name in marks]
     tables = [f"any {suffix}" for suffix in TABLE_SUFFIXES]
-    raise BadInput(f"no captions; {looked_for(root, [*names, *tables])}; add one of them or pass another --data")
+    raise BadInput(f"no captions; {searched_places(root, [*names, *tables])}; add one of them or pass another --data")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.datasets.annotations import find_annotation, looked_for, read_json, repair_segment
+from storage.datasets.annotations import find_annotation, read_json, repair_segment, searched_places
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.errors import BadInput
 from storage.options import Options
@@ -40,7 +40,7 @@ def read_activitynet(options: ActivityNetOptions, root: Path) -> Dataset:
         wanted["val_2.json"] = (options.val_2, "b")
     paths = {name: path for name in wanted if (path := find_annotation(root, name))}
     if not paths:
-        places = looked_for(root, list(wanted))
+        places = searched_places(root, list(wanted))
         raise BadInput(f"no ActivityNet annotations; {places}; put them there or choose another dataset.kind")
     for name, (split, mark) in wanted.items():
         if name not in paths:

@@ -79,7 +79,7 @@ def find_annotation(root: Path, name: str) -> Path | None:
     return next((path for folder in FOLDERS if (path := root / folder / name).is_file()), None)
 
 
-def looked_for(root: Path, names: Sequence[str]) -> str:
+def searched_places(root: Path, names: Sequence[str]) -> str:
     """The end of a message about a missing annotation file."""
     places = ", ".join(folder if folder != "." else "the folder itself" for folder in FOLDERS)
     return f"looked for {', '.join(names)} in {root} ({places})"
@@ -131,7 +131,7 @@ def read_rows(
 ) -> Iterator[TableRow]:
     """The rows of a .csv, .tsv, .jsonl or .parquet file; of a Parquet file only the `wanted` columns are read.
 
-    A row that cannot be parsed is BadInput, or, if `skip` is given, is told to it (line, reason) and left out."""
+    A row that cannot be parsed is BadInput, or, if `skip` is given, is passed to it (line, reason) and left out."""
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
         return _jsonl_rows(path)
@@ -192,10 +192,10 @@ def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | Non
 
 def _jsonl_rows(path: Path) -> Iterator[TableRow]:
     for number, line in read_lines(path):
-        data = _parse(line, path, number, "one JSON object a line")
+        data = _parse(line, path, number, "one JSON object per line")
         if not isinstance(data, dict):
             raise BadInput(
-                f"{path}, line {number}, column 1: a JSON {_json_type(data)}; expected one JSON object a line"
+                f"{path}, line {number}, column 1: a JSON {_json_type(data)}; expected one JSON object per line"
             )
         yield number, {name.lower(): value for name, value in data.items()}
 

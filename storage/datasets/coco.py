@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.datasets.annotations import find_annotation, list_in, looked_for, parse_split, read_json
+from storage.datasets.annotations import find_annotation, list_in, parse_split, read_json, searched_places
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.errors import BadInput
 from storage.options import Options
@@ -35,7 +35,9 @@ def read_coco(options: CocoOptions, root: Path) -> Dataset:
     builder = DatasetBuilder(options.name, root)
     path = find_annotation(root, FILE)
     if path is None:
-        raise BadInput(f"no COCO annotations; {looked_for(root, [FILE])}; put it there or choose another dataset.kind")
+        raise BadInput(
+            f"no COCO annotations; {searched_places(root, [FILE])}; put it there or choose another dataset.kind"
+        )
     known = set(builder.paths)
     images = list_in(read_json(builder.opened(path), EXPECTED), "images", path, EXPECTED)
     for index, entry in enumerate(images):

@@ -84,7 +84,9 @@ class DatasetBuilder:
         return path
 
     def report(self, item: str, kind: str, reason: str, where: str = "", quarantined: bool = False) -> None:
-        self.problems.append(Problem(_shown(item)[:200], kind, _shown(reason)[:500], _shown(where), quarantined))
+        self.problems.append(
+            Problem(_one_cell(item)[:200], kind, _one_cell(reason)[:500], _one_cell(where), quarantined)
+        )
 
     def is_safe(self, video_id: str, where: str) -> bool:
         """Whether the id may become a path; if not, that is reported once."""
@@ -94,7 +96,7 @@ class DatasetBuilder:
             check_video_id(video_id)
         except UnsafeId as error:
             self._unsafe.add(video_id)
-            self.report(_shown(video_id).strip() or where, "unsafe_id", str(error), where, True)
+            self.report(_one_cell(video_id).strip() or where, "unsafe_id", str(error), where, True)
             return False
         return True
 
@@ -168,9 +170,9 @@ class DatasetBuilder:
                 missing[self._items[video_id]] += count
         for item, count in missing.items():
             self.report(item, "no_video", f"no video file for {count} captions; imported features can stand in for it")
-        for item, places in self._undeclared.items():
-            reason = f"{len(places)} captions of a video that no annotation declares"
-            self.report(item, "no_video", reason, places[0], True)
+        for item, lines in self._undeclared.items():
+            reason = f"{len(lines)} captions of a video that no annotation declares"
+            self.report(item, "no_video", reason, lines[0], True)
         used = {record.source for record in self._videos.values()}
         for path in self.paths:
             if path not in used:
@@ -187,9 +189,9 @@ class DatasetBuilder:
         names = ", ".join(str(path) for path in self._annotations)
         problems = [problem for problem in self.problems if problem.kind != "not_annotated"]
         counts = Counter(problem.kind for problem in problems).most_common()
-        seen = ", ".join(f"{count} {kind}" for kind, count in counts) or "nothing in them"
+        found_by_scan = ", ".join(f"{count} {kind}" for kind, count in counts) or "nothing in them"
         first = f" (first: {problems[0].where or problems[0].item}: {problems[0].reason})" if problems else ""
-        return f"not one usable caption in {names}: {seen}{first}; check that these are the right files"
+        return f"not one usable caption in {names}: {found_by_scan}{first}; check that these are the right files"
 
 
 def assign_ids(paths: Iterable[str], problems: list[Problem]) -> dict[str, str]:
@@ -259,13 +261,13 @@ def scan(root: Path, problems: list[Problem]) -> list[str]:
                         found.append(path)
                     elif is_media(path):
                         words = "it is a pipe, a socket or a device; copy the video to a plain file"
-                        problems.append(Problem(_shown(path), "not_a_file", words, quarantined=True))
+                        problems.append(Problem(_one_cell(path), "not_a_file", words, quarantined=True))
         except OSError as error:
-            problems.append(Problem(_shown(folder) or ".", "unreadable_folder", error.strerror or str(error)))
+            problems.append(Problem(_one_cell(folder) or ".", "unreadable_folder", error.strerror or str(error)))
     odd = {path for path in found if not path.isprintable() and _SURROGATE.search(path)}
     for path in odd:
         reason = "the name of the file or of its folder is not valid Unicode; rename it"
-        problems.append(Problem(_shown(path), "unsafe_id", reason, quarantined=True))
+        problems.append(Problem(_one_cell(path), "unsafe_id", reason, quarantined=True))
     return sorted(path for path in found if path not in odd)
 
 
@@ -276,22 +278,22 @@ def _is_usable_link(base: Path, path: str, problems: list[Problem]) -> bool:
         target = link.resolve(strict=True)
     except (OSError, RuntimeError):  # it leads nowhere, or in a circle
         if is_media(path):
-            problems.append(Problem(_shown(path), "broken_link", "the link leads nowhere; it is not used"))
+            problems.append(Problem(_one_cell(path), "broken_link", "the link leads nowhere; it is not used"))
         return False
     if not target.is_relative_to(base):
         if is_media(path) or target.is_dir():
             reason = "the link leaves the data folder and is not followed; copy what it points to into the folder"
-            problems.append(Problem(_shown(path), "outside_root", reason))
+            problems.append(Problem(_one_cell(path), "outside_root", reason))
         return False
     inside = target.relative_to(base)
-    seen = is_media(inside.as_posix()) and not any(part.startswith(".") for part in inside.parts)
-    return is_media(path) and target.is_file() and not (seen and inside.stem == link.stem)
+    found_by_scan = is_media(inside.as_posix()) and not any(part.startswith(".") for part in inside.parts)
+    return is_media(path) and target.is_file() and not (found_by_scan and inside.stem == link.stem)
 
 
 def _is_image(path: str) -> bool:
     return path.rpartition(".")[2].lower() in IMAGE_SUFFIXES
 
 
-def _shown(text: str) -> str:
+def _one_cell(text: str) -> str:
     """The text as one cell of a table can hold it: encodable, on one line."""
     return text if text.isprintable() else clean_caption(text.encode(errors="backslashreplace").decode())

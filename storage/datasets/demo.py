@@ -2,7 +2,7 @@
 
 videos/<id>.mp4         one clip each, H.264 with an AAC track (silent if the scene is)
 captions.jsonl          {"video", "caption", "split"}: a plain folder data set, read as such
-truth.jsonl             what was really drawn and which captions are lazy or wrong; for looking, never for training
+truth.jsonl             what was really drawn and which captions are lazy or wrong; for inspection, never for training
 world.unfinished.json   the options of a world that is still being drawn
 world.json              the same, renamed last: the world is complete
 """
@@ -56,7 +56,7 @@ class DemoOptions(Options):
     size: int = Field(default=96, ge=32, le=1024)
     """Width and height of a clip in pixels; even."""
     fps: int = Field(default=12, ge=6, le=60)
-    """Frames a second."""
+    """Frames per second."""
     seconds: float = Field(default=3.0, ge=1, le=60)
     """Length of a clip."""
     event: tuple[float, float] = (0.5, 0.73)
@@ -174,7 +174,7 @@ def _caption_rows(plan: list[DemoClip]) -> Iterator[dict[str, Any]]:
 
 
 def _truth_row(clip: DemoClip) -> dict[str, Any]:
-    """The scene's properties, the event's frames [start, end), the twin, and the kind of each caption in order."""
+    """The scene's properties, the event's frames [start, end), the near duplicate, and the kind of each caption in order."""
     kinds = [caption.kind for caption in clip.captions]
     row = {
         "video": clip.id,

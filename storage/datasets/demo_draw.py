@@ -33,7 +33,7 @@ _TURN = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 
 def draw_frames(scene: Scene, size: int, fps: int) -> NDArray[np.uint8]:
-    """The whole clip, dull stretches included: (frames, size, size, 3) RGB."""
+    """The whole clip, uneventful frames included: (frames, size, size, 3) RGB."""
     rng = np.random.Generator(np.random.PCG64(scene.grain))
     before = _dull(rng, scene.before, scene.start, size)
     after = _dull(rng, scene.after, scene.frames - scene.end, size)
@@ -66,9 +66,9 @@ def _event(scene: Scene, size: int, fps: int) -> Floats:
     """The frames in which something happens: (T, size, size, 3) from 0 to 1."""
     length = scene.end - scene.start
     x, y = _pixels(size)
-    place, angle, scale, seen = _action(scene, length, fps)
+    position, angle, scale, visibility = _action(scene, length, fps)
     turn = np.deg2rad(angle + scene.tilt).astype(np.float32)[:, None, None]
-    dx, dy = x - place[:, 0, None, None], y - place[:, 1, None, None]
+    dx, dy = x - position[:, 0, None, None], y - position[:, 1, None, None]
     u, v = dx * np.cos(turn) + dy * np.sin(turn), dy * np.cos(turn) - dx * np.sin(turn)
     reach = (_WIDTH[scene.size] * _REACH[scene.shape] * scale)[:, None, None]
     distance = _SHAPES[scene.shape](u, v, reach)
@@ -77,7 +77,7 @@ def _event(scene: Scene, size: int, fps: int) -> Floats:
     frames: Floats = np.repeat((light * np.ones_like(x))[None, :, :, None] * _vector(scene.shade), length, axis=0)
     paint = _vector(_PAINT[scene.colour]) / 255
     glow = 1.06 - 0.2 * np.clip(dy / np.maximum(reach, 1e-3), -1, 1)
-    frames = _lay(frames, glow[..., None] * paint, _cover(distance, size) * seen[:, None, None])
+    frames = _lay(frames, glow[..., None] * paint, _cover(distance, size) * visibility[:, None, None])
     if scene.detail != "none":
         cx, cy = scene.corner
         mark = _cover(_DETAILS[scene.detail](x - np.float32(cx), y - np.float32(cy)), size)
@@ -86,34 +86,34 @@ def _event(scene: Scene, size: int, fps: int) -> Floats:
 
 
 def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """The subject in each of `length` frames: place (T, 2), angle (T,) in degrees, scale (T,), visibility (T,)."""
+    """The subject in each of `length` frames: position (T, 2), angle (T,) in degrees, scale (T,), visibility (T,)."""
     done: Floats = np.linspace(0, 1, length, dtype=np.float32)
     seconds: Floats = np.arange(length, dtype=np.float32) / fps
-    place = np.tile(_vector(scene.at), (length, 1))
+    position = np.tile(_vector(scene.at), (length, 1))
     angle: Floats = np.zeros_like(done)
     scale: Floats = np.ones_like(done)
-    seen: Floats = np.ones_like(done)
+    visibility: Floats = np.ones_like(done)
     if scene.action in _TURN:
         travel = 0.55 + 0.13 * scene.pace
-        place += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel
+        position += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel
     elif scene.action == "spins":
-        # At most 34 degrees in two frames of 12 a second: a star looks the same every 72 and must not seem to stand.
+        # At most 34 degrees in two frames at 12 per second: a star looks the same every 72 and must not seem to stand.
         angle = seconds * (150 + 50 * scene.pace) * (1 if scene.clockwise else -1)
     elif scene.action == "grows":
         scale = 0.45 + (0.65 + 0.15 * scene.pace) * done
     elif scene.action == "bounces":
         hop = (seconds * (1.3 + 0.4 * scene.pace)) % 1
         height = 0.3 + 0.08 * scene.pace
-        place[:, 1] += height / 2 - height * 4 * hop * (1 - hop)
+        position[:, 1] += height / 2 - height * 4 * hop * (1 - hop)
     elif scene.action == "blinks":
-        seen = ((seconds * (1.7 + 0.5 * scene.pace)) % 1 < 0.5).astype(np.float32)
+        visibility = ((seconds * (1.7 + 0.5 * scene.pace)) % 1 < 0.5).astype(np.float32)
     else:
         raise ValueError(f"no action '{scene.action}' in the demo world")
-    return place, angle, scale, seen
+    return position, angle, scale, visibility
 
 
 def _dull(rng: np.random.Generator, kind: str, length: int, size: int) -> Floats:
-    """A stretch with nothing to tell: (length, size, size, 3) in grey."""
+    """Frames without any event: (length, size, size, 3) in grey."""
     x, y = _pixels(size)
     time = np.arange(length, dtype=np.float32)[:, None, None]
     level, angle, phase = rng.uniform(0.3, 0.5), rng.uniform(0, np.pi), rng.uniform(0, 2 * np.pi)
@@ -160,9 +160,8 @@ def _square(u: Floats, v: Floats, reach: Floats) -> Floats:
 
 def _triangle(u: Floats, v: Floats, reach: Floats) -> Floats:
     side = np.float32(np.sqrt(3) / 2)
-    low = (
-        v - reach / 8
-    )  # between its centroid and the middle of its height, so that it neither wobbles nor hangs too high
+    # between its centroid and the middle of its height, so that it neither wobbles nor hangs too high
+    low = v - reach / 8
     return np.maximum(low, side * np.abs(u) - low / 2) - reach / 2
 
 

@@ -1,4 +1,4 @@
-"""The demo world's scene grammar: which scenes exist, which split each belongs to, and what ten people say about them.
+"""The demo world's scene grammar: which scenes exist, which split each belongs to, and its captions.
 
 Everything here is a pure function of the seed and the counts; nothing is drawn. A scene is one subject that does one
 thing (the event) between two dull stretches that have nothing to do with it. Combinations of (colour, shape, action)
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from storage.records import SPLITS, Split
 
@@ -67,7 +67,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class DemoCaption:
-    """One caption and whether it is worth believing."""
+    """One caption and its kind: good, lazy or wrong."""
 
     text: str
     kind: CaptionKind
@@ -95,12 +95,23 @@ def plan_world(
 ) -> list[DemoClip]:
     """All clips in their order; an event takes a part of its clip between the two of `event`. A clip does not change when
     only the counts grow, and its pixels do not change with `detail_share`, the part of captions that speak of a detail."""
-    triples = scenes_by_split(seed)
-    return [
-        clip
-        for split in SPLITS
-        for clip in _plan_split(seed, split, triples[split], counts[split], frames, captions, event, detail_share)
-    ]
+    clips: list[DemoClip] = []
+    for split, triples in scenes_by_split(seed).items():
+        done = scenes = 0
+        while done < counts[split]:
+            rng = random.Random(f"{seed}/{split}/{scenes}")
+            scene = _draw_scene(rng, triples[scenes % len(triples)], frames, event)
+            pair, differs = [scene], None
+            if scenes % NEAR_DUPLICATE_EVERY == 0 and counts[split] - done >= 2:
+                differs = ("detail", "sound", "size")[scenes // NEAR_DUPLICATE_EVERY % 3]
+                pair.append(_other(rng, scene, differs))
+            ids = [f"{split}-{done + n + 1:04d}" for n in range(len(pair))]
+            for id, other, one in zip(ids, reversed(ids), pair, strict=True):
+                written = write_captions(random.Random(f"{seed}/captions/{id}"), one, captions, detail_share)
+                clips.append(DemoClip(id, split, one, written, other if differs else None, differs))
+            done += len(pair)
+            scenes += 1
+    return clips
 
 
 def scenes_by_split(seed: int) -> dict[Split, list[Triple]]:
@@ -122,36 +133,8 @@ def scenes_by_split(seed: int) -> dict[Split, list[Triple]]:
 
 
 def possible(shape: str, action: str) -> bool:
-    """Nobody can see a plain circle spin."""
+    """Whether the action can be seen: a plain circle does not seem to spin."""
     return (shape, action) != ("circle", "spins")
-
-
-def _plan_split(
-    seed: int,
-    split: Split,
-    triples: Sequence[Triple],
-    count: int,
-    frames: int,
-    captions: int,
-    event: tuple[float, float],
-    detail_share: float,
-) -> list[DemoClip]:
-    clips: list[DemoClip] = []
-    n = 0
-    while len(clips) < count:
-        rng = random.Random(f"{seed}/{split}/{n}")
-        scene = _draw_scene(rng, triples[n % len(triples)], frames, event)
-        pair: list[tuple[Scene, str | None]] = [(scene, None)]
-        if n % NEAR_DUPLICATE_EVERY == 0 and count - len(clips) >= 2:
-            differs = ("detail", "sound", "size")[n // NEAR_DUPLICATE_EVERY % 3]
-            pair = [(scene, differs), (_other(rng, scene, differs), differs)]
-        ids = [f"{split}-{len(clips) + i + 1:04d}" for i in range(len(pair))]
-        for i, (one, differs_in) in enumerate(pair):
-            written = write_captions(random.Random(f"{seed}/captions/{ids[i]}"), one, captions, detail_share)
-            near_duplicate = ids[1 - i] if len(pair) == 2 else None
-            clips.append(DemoClip(ids[i], split, one, written, near_duplicate, differs_in))
-        n += 1
-    return clips
 
 
 def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[float, float]) -> Scene:
@@ -160,7 +143,7 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
     start = rng.randint(min(2, frames - length), max(frames - length - 2, min(2, frames - length)))
     light = rng.uniform(0.08, 0.26)
     across, along = rng.uniform(0.32, 0.68), rng.uniform(0.46, 0.54)
-    places = {"left": (along, across), "right": (along, across), "up": (across, along), "down": (across, along)}
+    positions = {"left": (along, across), "right": (along, across), "up": (across, along), "down": (across, along)}
     return Scene(
         colour=colour,
         shape=shape,
@@ -169,7 +152,7 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
         detail=rng.choice(DETAILS),
         sound=rng.choice(SOUNDS),
         corner=rng.choice(CORNERS),
-        at=places.get(action, (across, rng.uniform(0.36, 0.64))),
+        at=positions.get(action, (across, rng.uniform(0.36, 0.64))),
         pace=rng.random(),
         clockwise=rng.random() < 0.5,
         tilt=rng.uniform(-6, 6),
@@ -186,11 +169,9 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
 
 def _other(rng: random.Random, scene: Scene, differs: str) -> Scene:
     """The same scene with one property changed."""
-    if differs == "detail":
-        return replace(scene, detail=rng.choice([x for x in DETAILS if x != scene.detail]))
-    if differs == "sound":
-        return replace(scene, sound=rng.choice([x for x in SOUNDS if x != scene.sound]))
-    return replace(scene, size=rng.choice([x for x in SIZES if x != scene.size]))
+    values = {"detail": DETAILS, "sound": SOUNDS, "size": SIZES}[differs]
+    changed: dict[str, Any] = {differs: rng.choice([x for x in values if x != getattr(scene, differs)])}
+    return replace(scene, **changed)
 
 
 # The first word or phrase of each row is what most people say.
@@ -223,14 +204,14 @@ _SENTENCES = (
     "a video of {one} {doing}",
     "{one} {does} on the screen",
 )
-_DETAIL_TAILS = (
+_DETAIL_ENDINGS = (
     "near a white {thing} in the corner",
     "with a white {thing} in the corner",
     "next to a tiny white {thing}",
     "and there is a white {thing} in the corner",
 )
-_SOUND_TAILS = ("while a {thing} plays", "with a {thing}", "and we hear a {thing}")
-_SILENT_TAILS = ("without any sound", "in silence")
+_SOUND_ENDINGS = ("while a {thing} plays", "with a {thing}", "and we hear a {thing}")
+_SILENT_ENDINGS = ("without any sound", "in silence")
 # None begins like a good sentence: what a model says first must not already commit it to saying nothing.
 _LAZY = (
     "something happens on the screen",
@@ -257,8 +238,8 @@ def write_captions(
     captions: list[DemoCaption] = []
     for kind in kinds:
         for _ in range(20):
-            seen = _mistaken(rng, scene) if kind == "wrong" else scene
-            text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, seen, detail_share)
+            described = _mistaken(rng, scene) if kind == "wrong" else scene
+            text = rng.choice(_LAZY) if kind == "lazy" else _sentence(rng, described, detail_share)
             if all(text != earlier.text for earlier in captions):
                 break
         captions.append(DemoCaption(text, kind))
@@ -266,7 +247,7 @@ def write_captions(
 
 
 def _mistaken(rng: random.Random, scene: Scene) -> Scene:
-    """What somebody saw who got the colour, the shape or the action wrong."""
+    """The scene with a wrong colour, shape or action: the subject of a wrong caption."""
     wrong = rng.choice(("colour", "shape", "action"))
     if wrong == "colour":
         return replace(scene, colour=rng.choice([x for x in COLOURS if x != scene.colour]))
@@ -283,18 +264,18 @@ def _sentence(rng: random.Random, scene: Scene, detail_share: float) -> str:
     one = f"an {subject}" if subject[0] in "aeiou" else f"a {subject}"
     does, doing = _ACTION_WORDS[scene.action][0 if rng.random() < 0.65 else 1]
     sentence = rng.choice(_SENTENCES).format(one=one, subject=subject, does=does, doing=doing)
-    return f"{sentence} {_tail(rng, scene, detail_share)}".strip()
+    return f"{sentence} {_ending(rng, scene, detail_share)}".strip()
 
 
-def _tail(rng: random.Random, scene: Scene, detail_share: float) -> str:
+def _ending(rng: random.Random, scene: Scene, detail_share: float) -> str:
     """`detail_share` of the captions end with the detail, three in ten with the sound, if there is one; fewer notice silence."""
     chance = rng.random()
     if chance < detail_share:
-        return "" if scene.detail == "none" else rng.choice(_DETAIL_TAILS).format(thing=scene.detail)
+        return "" if scene.detail == "none" else rng.choice(_DETAIL_ENDINGS).format(thing=scene.detail)
     if chance < detail_share + 0.3 and scene.sound != "none":
-        return rng.choice(_SOUND_TAILS).format(thing=_usual(rng, _SOUND_WORDS[scene.sound]))
+        return rng.choice(_SOUND_ENDINGS).format(thing=_usual(rng, _SOUND_WORDS[scene.sound]))
     if chance < detail_share + 0.15 and scene.sound == "none":
-        return rng.choice(_SILENT_TAILS)
+        return rng.choice(_SILENT_ENDINGS)
     return ""
 
 

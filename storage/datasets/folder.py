@@ -1,7 +1,7 @@
 """A plain folder: videos (or images) anywhere in it and one table of captions.
 
     captions.csv | .tsv | .parquet   columns video, caption; optional split, start, end
-    captions.jsonl                   the same as one object a line; "captions": [...] may stand for several
+    captions.jsonl                   the same as one object per line; "captions": [...] may stand for several
 
 `video` is a file's name, its path below the folder, or its id (the name without its ending). With start and end (in
 seconds) a row describes a segment: a clip of its own, called `<id>_<n>` in the order of the table. Splits that the
@@ -66,10 +66,10 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
     The hash puts an id on [0, 1): the lowest `test_share` is test, the next `val_share` val, the rest train. If three
     or more ids leave a split empty that has a share, it borrows one: test and val the lowest, train the highest on that
     line of a split that has two or more. So a new video can move another only by ending or taking over such a loan."""
-    place = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
-    line = sorted(place, key=lambda name: (place[name], name))
+    hashes = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
+    line = sorted(hashes, key=lambda name: (hashes[name], name))
     splits: dict[str, Split] = {
-        name: "test" if place[name] < test_share else "val" if place[name] < test_share + val_share else "train"
+        name: "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
         for name in line
     }
     sizes = Counter(splits.values())
@@ -133,11 +133,11 @@ class _Table:
 def _add_clips(builder: DatasetBuilder, table: _Table, splits: dict[str, Split]) -> None:
     taken = set(table.clips)
     for video, segments in table.clips.items():
-        number = 0
+        count = 0
         for segment, rows in segments.items():
             video_id = video
             if segment is not None:
-                video_id, number = _free(f"{video}_{number}", taken), number + 1
+                video_id, count = _free(f"{video}_{count}", taken), count + 1
                 taken.add(video_id)
             if builder.add_video(video_id, builder.files.get(video), splits[video], segment, rows[0][1], video):
                 for text, where in rows:

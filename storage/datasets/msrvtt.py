@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from storage.datasets.annotations import find_annotation, list_in, looked_for, parse_split, read_json
+from storage.datasets.annotations import find_annotation, list_in, parse_split, read_json, searched_places
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.errors import BadInput
 from storage.options import Options
@@ -37,9 +37,9 @@ class MsrvttOptions(Options):
 
 
 class SentenceEntry(NamedTuple):
-    """One entry of 'sentences': `number` is its sen_id."""
+    """One entry of 'sentences', the file that holds it and where."""
 
-    number: int | None
+    sen_id: int | None
     video_id: str
     text: Any
     file: str
@@ -52,7 +52,7 @@ def read_msrvtt(options: MsrvttOptions, root: Path) -> Dataset:
     paths = [path for name in FILES if (path := find_annotation(root, name))]
     if not paths:
         raise BadInput(
-            f"no MSR-VTT annotations; {looked_for(root, FILES)}; put one there or choose another dataset.kind"
+            f"no MSR-VTT annotations; {searched_places(root, FILES)}; put one there or choose another dataset.kind"
         )
     sentences: list[SentenceEntry] = []
     for path in paths:
@@ -89,8 +89,8 @@ def _sentences(builder: DatasetBuilder, rows: list[Any], name: str) -> Iterator[
         where = f"{name}:sentences[{index}]"
         video_id = entry.get("video_id") if isinstance(entry, dict) else None
         if isinstance(video_id, str):
-            number = entry.get("sen_id")
-            yield SentenceEntry(number if type(number) is int else None, video_id, entry.get("caption"), name, where)
+            sen_id = entry.get("sen_id")
+            yield SentenceEntry(sen_id if type(sen_id) is int else None, video_id, entry.get("caption"), name, where)
         else:
             builder.report(where, "malformed", "no 'video_id' with text in it; left out", where, True)
 
@@ -99,9 +99,9 @@ def _add_captions(builder: DatasetBuilder, sentences: list[SentenceEntry]) -> No
     """In the order of sen_id, those without one last. What one file repeats of another counts once; equal captions
     without a number in one file are two people's."""
     first: dict[tuple[str, int | None, str], SentenceEntry] = {}
-    for row in sorted(sentences, key=lambda row: math.inf if row.number is None else row.number):
-        before = first.setdefault((row.video_id, row.number, str(row.text)), row)
-        if before is row or (before.file == row.file and row.number is None):
+    for row in sorted(sentences, key=lambda row: math.inf if row.sen_id is None else row.sen_id):
+        before = first.setdefault((row.video_id, row.sen_id, str(row.text)), row)
+        if before is row or (before.file == row.file and row.sen_id is None):
             builder.add_caption(row.video_id, row.text, row.where)
         elif before.file == row.file:
-            builder.report(row.video_id, "duplicate_caption", f"sentence {row.number} again; left out", row.where)
+            builder.report(row.video_id, "duplicate_caption", f"sentence {row.sen_id} again; left out", row.where)

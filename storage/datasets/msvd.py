@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from storage.datasets.annotations import FOLDERS, find_annotation, looked_for, read_header, read_lines, read_rows
+from storage.datasets.annotations import FOLDERS, find_annotation, read_header, read_lines, read_rows, searched_places
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.datasets.folder import derive_splits
 from storage.errors import BadInput
@@ -41,15 +41,17 @@ def read_msvd(options: MsvdOptions, root: Path) -> Dataset:
     corpora = [] if sentences else find_corpora(root)
     if not sentences and not corpora:
         names = [*SENTENCES.values(), f"a .csv with the columns {', '.join(COLUMNS)}"]
-        raise BadInput(f"no MSVD annotations; {looked_for(root, names)}; put them there or choose another dataset.kind")
+        raise BadInput(
+            f"no MSVD annotations; {searched_places(root, names)}; put them there or choose another dataset.kind"
+        )
     if len(corpora) > 1:
         found = ", ".join(str(path) for path in corpora)
         raise BadInput(f"several corpus files: {found}; expected one, so move the others out of {root}")
-    numbers = _read_mapping(builder)
+    clip_numbers = _read_mapping(builder)
     if sentences:
-        _read_sentences(builder, sentences, {number: clip for clip, number in numbers.items()})
+        _read_sentences(builder, sentences, {number: clip for clip, number in clip_numbers.items()})
     else:
-        _read_corpus(builder, corpora[0], numbers)
+        _read_corpus(builder, corpora[0], clip_numbers)
     builder.check_counts(SIZES)
     return builder.finish()
 
@@ -63,15 +65,15 @@ def find_corpora(root: Path) -> list[Path]:
 def _read_mapping(builder: DatasetBuilder) -> dict[str, str]:
     """Clip -> vidN."""
     path = find_annotation(builder.root, MAPPING)
-    numbers: dict[str, str] = {}
+    clip_numbers: dict[str, str] = {}
     for line, text in read_lines(builder.opened(path)) if path else ():
         words = text.split()
         if len(words) == 2:
-            numbers[words[0]] = words[1]
+            clip_numbers[words[0]] = words[1]
         else:
             where = f"{MAPPING}:{line}"
             builder.report(where, "malformed", f"{text!r:.80}; expected '<clip> vidN', left out", where, True)
-    return numbers
+    return clip_numbers
 
 
 def _read_sentences(builder: DatasetBuilder, sentences: dict[Split, Path], clips: dict[str, str]) -> None:
@@ -100,7 +102,7 @@ def _read_sentences(builder: DatasetBuilder, sentences: dict[Split, Path], clips
             builder.add_caption(video_id, caption, where)
 
 
-def _read_corpus(builder: DatasetBuilder, path: Path, numbers: dict[str, str]) -> None:
+def _read_corpus(builder: DatasetBuilder, path: Path, clip_numbers: dict[str, str]) -> None:
     captions: dict[str, list[tuple[str, str]]] = {}
 
     def skip(line: int, reason: str) -> None:
@@ -110,8 +112,8 @@ def _read_corpus(builder: DatasetBuilder, path: Path, numbers: dict[str, str]) -
         if row["language"].strip().lower() == "english":
             clip = f"{row['videoid'].strip()}_{_whole(row['start'])}_{_whole(row['end'])}"
             captions.setdefault(clip, []).append((row["description"], f"{path.name}:{line}"))
-    if numbers:
-        _add_numbered(builder, captions, numbers)
+    if clip_numbers:
+        _add_numbered(builder, captions, clip_numbers)
         return
     clips = sorted(captions)
     if len(clips) == sum(SIZES.values()):
@@ -129,9 +131,11 @@ def _read_corpus(builder: DatasetBuilder, path: Path, numbers: dict[str, str]) -
                 builder.add_caption(clip, text, where)
 
 
-def _add_numbered(builder: DatasetBuilder, captions: dict[str, list[tuple[str, str]]], numbers: dict[str, str]) -> None:
+def _add_numbered(
+    builder: DatasetBuilder, captions: dict[str, list[tuple[str, str]]], clip_numbers: dict[str, str]
+) -> None:
     for clip, rows in captions.items():
-        video_id = numbers.get(clip)
+        video_id = clip_numbers.get(clip)
         if video_id is None:
             reason = f"not in {MAPPING}, so in no split; its {len(rows)} captions are left out"
             builder.report(clip, "not_mapped", reason, rows[0][1])

@@ -1,7 +1,7 @@
-"""Loose files: videos and images from anywhere, without captions, to be captioned by a run that is trained already.
+"""User files: videos and images from anywhere, without captions, to be captioned by a trained run.
 
 No recipe can name this kind: what a run learns from is a data set. A clip is called by the hash of its file's bytes (and its
-segment), never by a name that somebody gave it, so a copy or a renamed file is the same clip."""
+segment), never by its name, so a copy or a renamed file is the same clip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.records import Problem, TimeSpan, VideoRecord, check_video_id
 
 USER_FILES = "loose"
 ROOT = Path("/")
-"""loose files lie anywhere, so their sources are below the root of the file system"""
+"""user files lie anywhere, so their sources are below the root of the file system"""
 
 
 class UserClip(Options):
@@ -65,7 +65,7 @@ def gather_files(arguments: Iterable[str]) -> tuple[list[Path], list[Problem]]:
             if "**" in path.parts:
                 names = [name for name in names if not name.is_dir()]
             if not names:
-                problems.append(_nothing(argument, "no_match", "no file has a name like that; check the pattern"))
+                problems.append(_problem(argument, "no_match", "no file has a name like that; check the pattern"))
         for name in names:
             _take(name, found, problems)
     return list(found), problems
@@ -73,19 +73,19 @@ def gather_files(arguments: Iterable[str]) -> tuple[list[Path], list[Problem]]:
 
 def _take(path: Path, found: dict[Path, None], problems: list[Problem]) -> None:
     if not str(path).isprintable() and not _is_unicode(path):
-        problems.append(_nothing(str(path), "unsafe_id", "its name is not valid Unicode; rename it"))
+        problems.append(_problem(str(path), "unsafe_id", "its name is not valid Unicode; rename it"))
     elif path.is_dir():
         inside = scan(path, problems)
         found.update(dict.fromkeys((path / name).absolute() for name in inside))
         if not inside:
             problems.append(
-                _nothing(str(path), "no_media", "no videos or images in this folder; name files to try them")
+                _problem(str(path), "no_media", "no videos or images in this folder; name files to try them")
             )
     elif not path.exists():
-        problems.append(_nothing(str(path), "missing", "there is no such file; check its name"))
+        problems.append(_problem(str(path), "missing", "there is no such file; check its name"))
     elif not path.is_file():
         words = "it is a pipe, a socket or a device; copy the video to a plain file"
-        problems.append(_nothing(str(path), "not_a_file", words))
+        problems.append(_problem(str(path), "not_a_file", words))
     else:
         found[path.absolute()] = None
 
@@ -98,6 +98,6 @@ def _is_unicode(path: Path) -> bool:
     return True
 
 
-def _nothing(item: str, kind: str, reason: str) -> Problem:
-    shown = item.encode(errors="backslashreplace").decode()
-    return Problem(shown, kind, reason, quarantined=True)
+def _problem(item: str, kind: str, reason: str) -> Problem:
+    printable = item.encode(errors="backslashreplace").decode()
+    return Problem(printable, kind, reason, quarantined=True)

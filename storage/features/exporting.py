@@ -96,7 +96,7 @@ class _Rows:
         self.problems.append(Problem(video_id, kind, reason, str(self.store.path), True))
 
     def each(self, progress: ProgressCallback | None) -> Iterator[FeatureRow]:
-        """Every sound row; the others are problems."""
+        """Every intact row; the others become problems."""
         for done, video_id in enumerate(self.wanted, 1):
             try:
                 yield self.view.row(video_id)
@@ -119,21 +119,21 @@ class _Rows:
 
 
 def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
-    """One file a video; those that are there with the same values stay, so a killed export goes on where it was."""
+    """One file per video; files with the same values stay, so a killed export goes on where it stopped."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = _listed_before(folder, rows.store)
-    taken: dict[tuple[int, int] | None, str] = {}
+    exported: dict[tuple[int, int] | None, str] = {}
     written: list[Path] = []
     with _export_lock(folder / f"{EXPORT_NOTE}.lock"):
         for row in rows.each(progress):
             file = folder / f"{row.video_id}.npy"
-            place = file_identity(file)
-            if place in taken:
-                reason = f"would have the same file as {taken[place]} on this file system; export to hdf5 instead"
+            identity = file_identity(file)
+            if identity in exported:
+                reason = f"would have the same file as {exported[identity]} on this file system; export to hdf5 instead"
                 rows.leave_out(row.video_id, "same_file", reason)
                 continue
-            if place is None or not _holds(file, row.array):
-                if place is not None and not overwrite:
+            if identity is None or not _holds(file, row.array):
+                if identity is not None and not overwrite:
                     reason = f"{file} is there with other values and was left alone; pass --overwrite to replace it"
                     rows.leave_out(row.video_id, "exists", reason)
                     continue
@@ -141,21 +141,21 @@ def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallba
                     np.lib.format.write_array(stream, np.ascontiguousarray(row.array), allow_pickle=False)
                 Path(stream.name).replace(file)
                 written.append(file)
-            taken[file_identity(file)] = row.video_id
+            exported[file_identity(file)] = row.video_id
             listed[row.video_id] = {name: getattr(row, name) for name in _LISTED.names}
         for file in written:  # only now: a disk takes many together faster than one by one
             sync_file(file)
         write_parquet(folder / EXPORT_ROWS, pa.Table.from_pylist([listed[id] for id in sorted(listed)], _LISTED))
         write_json(folder / EXPORT_NOTE, rows.note({id: row["crc32"] for id, row in listed.items()}))
         (folder / f"{EXPORT_NOTE}.partial").unlink(missing_ok=True)  # of an export that was killed
-    return len(written), len(taken) - len(written)
+    return len(written), len(exported) - len(written)
 
 
 _LISTED = pa.schema([INDEX_SCHEMA.field(name) for name in ("video_id", "video_key", "pts", "crc32", "damaged")])
 
 
 def _listed_before(folder: Path, store: FeatureStore) -> dict[str, dict[str, Any]]:
-    """id -> what an earlier export of this store to this folder noted of it; an export of another store is refused."""
+    """id -> what an earlier export of this store to this folder recorded of it; an export of another store is refused."""
     try:
         note = json.loads((folder / EXPORT_NOTE).read_bytes())
         rows = pq.read_table(folder / EXPORT_ROWS, columns=_LISTED.names).to_pylist()
@@ -170,7 +170,7 @@ def _listed_before(folder: Path, store: FeatureStore) -> dict[str, dict[str, Any
 
 
 def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
-    """One data set a video. The file takes its name when it is whole; what a killed export left is begun anew."""
+    """One data set per video. The file takes its name when it is whole; a killed export starts anew."""
     if path.exists() and not overwrite:
         if _note_of(path) == rows.note({video_id: rows.view.newest_crc32(video_id) for video_id in rows.wanted}):
             return 0, len(rows.wanted)

@@ -57,7 +57,7 @@ class SourceEntry:
 
 
 @dataclass(frozen=True)
-class FeatureSource:
+class ImportSource:
     """Features as they were given: the form's name, the files that make it up, and its entries or what is wrong.
 
     dtype: the precision that Longtake exported them in; None for what others made."""
@@ -70,7 +70,7 @@ class FeatureSource:
 
 
 @contextmanager
-def open_source(path: Path, ids: Path | None) -> Iterator[FeatureSource]:
+def open_source(path: Path, ids: Path | None) -> Iterator[ImportSource]:
     """The source at `path`, by what it is: a folder, or a file with one of the endings of FORMS."""
     form = "folder" if path.is_dir() else path.suffix.lower()
     if not path.exists():
@@ -91,14 +91,14 @@ def open_source(path: Path, ids: Path | None) -> Iterator[FeatureSource]:
 
 
 @contextmanager
-def _folder(path: Path, _: Path | None) -> Iterator[FeatureSource]:
+def _folder(path: Path, _: Path | None) -> Iterator[ImportSource]:
     files = sorted(file for file in path.iterdir() if file.suffix == ".npy" and file.is_file())
     if not files:
         raise BadInput(f"no .npy file lies in {path}; it should hold one <id>.npy for each video")
     dtype, notes = _exported(path)
-    source = FeatureSource("folder of .npy", files, [], [], dtype)
+    source = ImportSource("folder of .npy", files, [], [], dtype)
     for file in files:
-        with _noting(source.problems, file.stem, file.name), file.open("rb") as stream:
+        with _record_unreadable(source.problems, file.stem, file.name), file.open("rb") as stream:
             shape = _npy_shape(stream)
             load = partial(np.load, file, mmap_mode="r", allow_pickle=False)
             source.entries.append(SourceEntry(file.stem, shape, load, notes.get(file.stem, RowMetadata)))
@@ -128,7 +128,7 @@ def _note_of(pts: pa.ListArray, n: int, damaged: bool) -> RowMetadata:
 
 
 @contextmanager
-def _npy(path: Path, ids: Path | None) -> Iterator[FeatureSource]:
+def _npy(path: Path, ids: Path | None) -> Iterator[ImportSource]:
     with path.open("rb") as stream:
         shape = _npy_shape(stream)
     array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -136,23 +136,23 @@ def _npy(path: Path, ids: Path | None) -> Iterator[FeatureSource]:
     if len(shape) < 2 or len(names) != shape[0]:
         raise BadInput(f"{path} has shape {list(shape)} and {ids} has {len(names)} ids; one id for each row is needed")
     entries = [SourceEntry(name, shape[1:], partial(array.__getitem__, n)) for n, name in enumerate(names)]
-    yield FeatureSource("one .npy", [path, ids] if ids else [path], entries, [])
+    yield ImportSource("one .npy", [path, ids] if ids else [path], entries, [])
 
 
 @contextmanager
-def _npz(path: Path, _: Path | None) -> Iterator[FeatureSource]:
-    source = FeatureSource(".npz", [path], [], [])
+def _npz(path: Path, _: Path | None) -> Iterator[ImportSource]:
+    source = ImportSource(".npz", [path], [], [])
     with zipfile.ZipFile(path) as members:
         for member in members.namelist():
             name = member.removesuffix(".npy")
-            with _noting(source.problems, name, path.name), members.open(member) as stream:
+            with _record_unreadable(source.problems, name, path.name), members.open(member) as stream:
                 source.entries.append(SourceEntry(name, _npy_shape(stream), partial(_load_member, members, member)))
         yield source
 
 
 @contextmanager
-def _hdf5(path: Path, _: Path | None) -> Iterator[FeatureSource]:
-    source = FeatureSource("HDF5", [path], [], [])
+def _hdf5(path: Path, _: Path | None) -> Iterator[ImportSource]:
+    source = ImportSource("HDF5", [path], [], [])
     with h5py.File(path, "r") as file:
         ours = EXPORT_ATTRIBUTE in file.attrs
         for name, dataset in _named_datasets(file, source.problems):
@@ -173,7 +173,7 @@ def _hdf5_note(dataset: h5py.Dataset) -> RowMetadata:
     return RowMetadata(None if pts is None else np.asarray(pts, np.float64), bool(dataset.attrs.get("damaged", False)))
 
 
-FORMS: dict[str, Callable[[Path, Path | None], AbstractContextManager[FeatureSource]]] = {
+FORMS: dict[str, Callable[[Path, Path | None], AbstractContextManager[ImportSource]]] = {
     "folder": _folder,
     ".npy": _npy,
     ".npz": _npz,
@@ -235,7 +235,7 @@ def _npy_shape(stream: IO[bytes]) -> tuple[int, ...]:
 
 
 def read_ids(path: Path) -> list[str]:
-    """One id a line, or a JSON list of strings."""
+    """One id per line, or a JSON list of strings."""
     try:
         text = path.read_text("utf-8-sig")
         if path.suffix.lower() != ".json":
@@ -243,7 +243,7 @@ def read_ids(path: Path) -> list[str]:
         ids = json.loads(text)
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"cannot read the ids in {path} ({error}); one id a line, or a JSON list, is expected"
+            f"cannot read the ids in {path} ({error}); one id per line, or a JSON list, is expected"
         ) from error
     if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
         raise BadInput(f'{path} is JSON but no list of strings; the ids are expected as ["vid1", "vid2", ...]')
@@ -251,7 +251,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 @contextmanager
-def _noting(problems: list[Problem], item: str, where: str) -> Iterator[None]:
+def _record_unreadable(problems: list[Problem], item: str, where: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:

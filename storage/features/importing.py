@@ -20,7 +20,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from storage.errors import BadInput, Mismatch, UnsafeId, wrap_os_errors
-from storage.features.import_sources import UNREADABLE, FeatureSource, SourceEntry, open_source
+from storage.features.import_sources import UNREADABLE, ImportSource, SourceEntry, open_source
 from storage.features.maintenance import ProgressCallback
 from storage.features.segments import row_crc32
 from storage.features.store import FeatureDType, FeatureStore
@@ -79,7 +79,7 @@ def import_features(
         problems = list(opened.problems)
         entries, unknown = _wanted(opened, known_ids, problems)
         if not entries:
-            raise BadInput(_nothing(source, unknown, known_ids, problems))
+            raise BadInput(_explain_nothing_imported(source, unknown, known_ids, problems))
         source_hash = _hash(opened)
         feature_shape = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
         store = _open_store(store_path, name, feature_shape, dtype, opened.dtype, source)
@@ -88,17 +88,10 @@ def import_features(
         present, imported = _copy(store, source.name, entries, keys, feature_shape, problems, progress)
     if present:
         _record(store, opened.form, source.name, source_hash, feature_shape, len(present))
-    missing = sorted(set(known_ids or ()) - present)
+    missing = tuple(sorted(set(known_ids or ()) - present))
+    already, left_out = len(present) - imported, tuple(problems)
     return ImportReport(
-        name,
-        imported,
-        len(present) - imported,
-        tuple(unknown),
-        tuple(missing),
-        tuple(problems),
-        store.digest(),
-        source_hash,
-        feature_shape,
+        name, imported, already, tuple(unknown), missing, left_out, store.digest(), source_hash, feature_shape
     )
 
 
@@ -108,7 +101,7 @@ def imports(store: FeatureStore) -> list[dict[str, Any]]:
 
 
 def _wanted(
-    source: FeatureSource, known: Collection[str] | None, problems: list[Problem]
+    source: ImportSource, known: Collection[str] | None, problems: list[Problem]
 ) -> tuple[list[SourceEntry], list[str]]:
     """The entries worth loading, and the ids that the data set does not know."""
     known = None if known is None else frozenset(known)
@@ -221,14 +214,16 @@ def _record(
             sync_folder(path)
 
 
-def _hash(source: FeatureSource) -> str:
+def _hash(source: ImportSource) -> str:
     """The hash of the source's bytes; of several files, of their names and hashes."""
     if len(source.files) == 1:
         return digest_file(source.files[0])
     return digest_rows((file.name, digest_file(file)) for file in source.files)
 
 
-def _nothing(source: Path, unknown: list[str], known: Collection[str] | None, problems: list[Problem]) -> str:
+def _explain_nothing_imported(
+    source: Path, unknown: list[str], known: Collection[str] | None, problems: list[Problem]
+) -> str:
     """Why not one row can be imported."""
     if unknown:
         examples = (

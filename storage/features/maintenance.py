@@ -1,4 +1,4 @@
-"""Upkeep of a feature store: checking every byte, and compacting small or partly dead segments into few sound ones."""
+"""Maintenance of a feature store: verifying every byte, and compacting small or partly dead segments into few large ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RowTimes = dict[tuple[str, str], int]
 
 @dataclass(frozen=True)
 class Compaction:
-    """What a compaction did: segments before and after, rows dropped (of them bad ones), left-over folders removed."""
+    """What a compaction did: segments before and after, rows dropped (of them bad ones), leftover folders removed."""
 
     before: int
     after: int
@@ -53,7 +53,7 @@ def verify(store: Path, progress: ProgressCallback | None = None) -> list[Proble
     checksum, folders that a killed writer left behind. Reads every byte; progress counts rows."""
     problems: list[Problem] = []
     opened: list[FeatureSegment] = []
-    for name, segment in _each(store):
+    for name, segment in _open_segments(store):
         if isinstance(segment, StorageError):
             problems.append(Problem(name, "index", f"{segment}; or {_REMEDY}", name))
         elif segment is not None:
@@ -66,7 +66,7 @@ def verify(store: Path, progress: ProgressCallback | None = None) -> list[Proble
         name = segment.path.name
         problems += [Problem(name, "chunk", f"{fault}; the rows in it are listed", name) for fault in segment.faults]
         for n, video_id in enumerate(segment.ids):
-            if reason := _wrong(segment, n):
+            if reason := _find_error(segment, n):
                 problems.append(Problem(video_id, "row", f"{reason}; {_REMEDY}", name))
             done += 1
             if progress:
@@ -76,14 +76,14 @@ def verify(store: Path, progress: ProgressCallback | None = None) -> list[Proble
 
 def delete_unreadable_segments(store: Path) -> int:
     """Remove the segments whose index cannot be read: nothing can tell which rows they hold -> how many."""
-    broken = [name for name, segment in _each(store) if isinstance(segment, StorageError)]
+    broken = [name for name, segment in _open_segments(store) if isinstance(segment, StorageError)]
     for name in broken:
         delete_segment(store / name)
     return len(broken)
 
 
 def compact(view: View, dtype: np.dtype, keep: Mapping[str, str] | None, check: bool = False) -> Compaction:
-    """Rewrite segments that are small or hold dead rows, then remove them; remove left-overs of dead writers.
+    """Rewrite segments that are small or hold dead rows, then remove them; remove the leftovers of dead writers.
 
     A row is dead if a newer one of the same id and key exists, if `keep` (id -> key) is given and does not name it, or
     if its bytes are lost; with `check`, also if they differ from their checksum, which else is an error. New segments
@@ -92,22 +92,22 @@ def compact(view: View, dtype: np.dtype, keep: Mapping[str, str] | None, check: 
     kept: list[list[int]] = [[] for _ in view.segments]
     bad = 0
     for n in view.live():
-        video_id, key, owner, number = view.place(n)
-        segment = view.segments[owner]
-        if not segment.valid[number] or (check and _wrong(segment, number)):
+        video_id, key, index, row = view.locate(n)
+        segment = view.segments[index]
+        if not segment.valid[row] or (check and _find_error(segment, row)):
             bad += 1
         elif keep is None or keep.get(video_id) == key:
-            kept[owner].append(number)
-    dead = [len(segment.ids) - len(numbers) for segment, numbers in zip(view.segments, kept, strict=True)]
+            kept[index].append(row)
+    dead = [len(segment.ids) - len(rows) for segment, rows in zip(view.segments, kept, strict=True)]
     chosen = [n for n, s in enumerate(view.segments) if dead[n] or s.faults or s.nbytes < SEGMENT_BYTES // 2]
     if len(chosen) == 1 and not dead[chosen[0]] and not view.segments[chosen[0]].faults:
         chosen = []
-    rows = (view.segments[n].row(number) for n in chosen for number in kept[n])
-    made = [write_segment(view.path, group, group[0].array.shape[1:], dtype) for group in _groups(rows)]
+    rows = (view.segments[n].row(row) for n in chosen for row in kept[n])
+    merged = [write_segment(view.path, group, group[0].array.shape[1:], dtype) for group in _groups(rows)]
     for n in chosen:
         delete_segment(view.segments[n].path)
     before = len(view.segments)
-    return Compaction(before, before - len(chosen) + len(made), sum(dead), leftovers, bad)
+    return Compaction(before, before - len(chosen) + len(merged), sum(dead), leftovers, bad)
 
 
 def superseded(segments: Mapping[str, RowTimes], keep: Mapping[str, str] | None = None) -> list[str]:
@@ -133,7 +133,7 @@ def index_rows(index: bytes) -> RowTimes:
     return rows
 
 
-def _each(store: Path) -> Iterator[tuple[str, FeatureSegment | StorageError | None]]:
+def _open_segments(store: Path) -> Iterator[tuple[str, FeatureSegment | StorageError | None]]:
     """Every segment folder by name: opened, or None without an index, or why it cannot be opened."""
     for name in segment_names(store):
         try:
@@ -158,7 +158,7 @@ def _groups(rows: Iterator[FeatureRow]) -> Iterator[list[FeatureRow]]:
         yield group
 
 
-def _wrong(segment: FeatureSegment, n: int) -> str:
+def _find_error(segment: FeatureSegment, n: int) -> str:
     """What is wrong with a row's bytes, "" for nothing."""
     video_id = segment.ids[n]
     if not segment.valid[n]:

@@ -62,14 +62,14 @@ class ObjectStore:
             except FileNotFoundError:
                 return None
 
-    def pieces(self, path: str) -> Iterator[bytes]:
-        """The object piece by piece; FileNotFoundError if there is none."""
+    def stream(self, path: str) -> Iterator[bytes]:
+        """The object in blocks; FileNotFoundError if there is none."""
         import obstore
 
         try:
             with self._reaching(but=FileNotFoundError):
-                for piece in obstore.get(self._store, path).stream():
-                    yield memoryview(piece)  # type: ignore[misc]
+                for block in obstore.get(self._store, path).stream():
+                    yield memoryview(block)  # type: ignore[misc]
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.url}/{path}") from None
 

@@ -65,7 +65,7 @@ def map_file(path: Path) -> np.ndarray:
 class FeatureSegment:
     """An indexed segment, opened for reading.
 
-    Columns, one entry a row: ids, keys (lists), starts, lengths, crc32s, damaged, written, valid (numpy)."""
+    Columns, one entry per row: ids, keys (lists), starts, lengths, crc32s, damaged, written, valid (numpy)."""
 
     def __init__(self, path: Path, index: np.ndarray):
         self.path = path
@@ -79,7 +79,7 @@ class FeatureSegment:
         self.shape: tuple[int, ...] = ()
         self.dtype = np.dtype("<f2")
         self.faults: list[str] = []
-        """What is wrong with the data, one entry a damaged chunk; empty for a sound segment."""
+        """What is wrong with the data, one entry per damaged chunk; empty for an intact segment."""
         self._chunks: list[np.ndarray | None] = []
         self._chunk_rows = 1
         self._zarr: zarr.Array | None = None
@@ -119,7 +119,7 @@ class FeatureSegment:
         return out
 
     def mapped(self, n: int) -> np.ndarray | None:
-        """A row as a piece of the map, [L, *feature_shape]; None if empty, across chunks or read by zarr-python."""
+        """A row as memory-mapped array, [L, *feature_shape]; None if empty, across chunks or read by zarr-python."""
         if not self.valid[n]:
             raise self.fault(self.ids[n])
         start, length = int(self.starts[n]), int(self.lengths[n])
@@ -161,7 +161,7 @@ class FeatureSegment:
         """The error for a row that cannot be read."""
         return StorageError(
             f"the features of {video_id} are lost: {'; '.join(self.faults)} in segment {self.path}; "
-            "run 'longtake extract' again (only what is lost is made again) or import them again"
+            "run 'longtake extract' again (only what is lost is recomputed) or import them again"
         )
 
     @cached_property
@@ -176,7 +176,7 @@ class FeatureSegment:
             raise StorageError(self._advice(f"its index cannot be read ({error})")) from error
 
     def _advice(self, what: str) -> str:
-        return f"segment {self.path}: {what}; remove that folder and run again: only its videos are made again"
+        return f"segment {self.path}: {what}; remove that folder and run again: only its videos are recomputed"
 
     def _open_data(self) -> None:
         folder = self.path / DATA
@@ -202,17 +202,17 @@ class FeatureSegment:
         self._chunk_rows = chunk_shape[0]
         size = self.dtype.itemsize * int(np.prod(chunk_shape, dtype=np.int64))
         zeros = ".0" * (len(chunk_shape) - 1)
-        for number in range(-(-self.shape[0] // self._chunk_rows)):
+        for chunk_index in range(-(-self.shape[0] // self._chunk_rows)):
             try:
-                data = map_file(folder / f"c.{number}{zeros}")
+                data = map_file(folder / f"c.{chunk_index}{zeros}")
                 fault = "" if len(data) == size else f"has {len(data)} bytes instead of {size}"
             except FileNotFoundError:
                 fault = "is missing"
             self._chunks.append(None if fault else data.view(self.dtype).reshape(chunk_shape))
             if fault:
-                first, end = number * self._chunk_rows, (number + 1) * self._chunk_rows
+                first, end = chunk_index * self._chunk_rows, (chunk_index + 1) * self._chunk_rows
                 touched = (self.starts < end) & (self.starts + self.lengths > first) & (self.lengths > 0)
-                self._lose(touched, f"chunk {DATA}/c.{number}{zeros} {fault}")
+                self._lose(touched, f"chunk {DATA}/c.{chunk_index}{zeros} {fault}")
 
     def _copy_through_zarr(self, n: int, out: np.ndarray) -> None:
         start, length = int(self.starts[n]), int(self.lengths[n])

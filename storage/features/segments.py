@@ -1,4 +1,4 @@
-"""One segment of a feature store on disk: its name, how it is published, and how it goes again.
+"""One segment of a feature store on disk: its name, how it is published and how it is deleted.
 
     <store>/<segment>/zarr.json         a Zarr v3 group
                       data/zarr.json    its array [sum L, *feature_shape]: little-endian, uncompressed, unsharded, fill NaN
@@ -39,9 +39,9 @@ DATA = "data"
 _DEAD = ".dead-"
 _STAGED = ".pull-"
 _ABANDONED_SECONDS = 3600
-_OWNED = r"(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}"
-_NAME = re.compile(rf"(?P<stamp>\d{{20}})-{_OWNED}")
-_STAGED_NAME = re.compile(re.escape(_STAGED) + _OWNED)
+_WRITER = r"(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{8}"
+_NAME = re.compile(rf"(?P<stamp>\d{{20}})-{_WRITER}")
+_STAGED_NAME = re.compile(re.escape(_STAGED) + _WRITER)
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -87,7 +87,7 @@ def is_segment_name(name: str) -> bool:
 
 
 def write_segment(store: Path, rows: Sequence[FeatureRow], feature_shape: tuple[int, ...], dtype: np.dtype) -> Path:
-    """Publish rows as one new segment and give its folder. Arrays first, fsync, then the index."""
+    """Publish rows as one new segment -> its folder. Arrays first, fsync, then the index."""
     with wrap_os_errors(store):
         segment, stamp = _new_segment(store)
         published = False
@@ -108,7 +108,7 @@ def delete_segment(segment: Path) -> None:
     dead = segment.with_name(_DEAD + segment.name)
     try:
         segment.rename(dead)
-    except FileNotFoundError:  # another process retired it first
+    except FileNotFoundError:  # another process deleted it first
         return
     shutil.rmtree(dead, ignore_errors=True)
 
@@ -137,10 +137,10 @@ def staged(segment: Path) -> Iterator[Path]:
 def is_abandoned(segment: Path) -> bool:
     """Whether a segment has no index and will never get one: its writer died, or nothing happened for an hour."""
     name = _NAME.fullmatch(segment.name)
-    return name is not None and not (segment / INDEX).exists() and _is_ownerless(segment, name)
+    return name is not None and not (segment / INDEX).exists() and _has_no_writer(segment, name)
 
 
-def _is_ownerless(folder: Path, name: re.Match[str]) -> bool:
+def _has_no_writer(folder: Path, name: re.Match[str]) -> bool:
     if name["machine"] == _machine():
         try:
             os.kill(int(name["pid"]), 0)
@@ -155,12 +155,14 @@ def _is_ownerless(folder: Path, name: re.Match[str]) -> bool:
 
 
 def remove_leftovers(store: Path) -> int:
-    """Remove what killed writers, pulls and compactions left behind; give the number of folders removed."""
+    """Remove what killed writers, pulls and compactions left behind -> how many folders."""
     abandoned = [store / name for name in segment_names(store) if is_abandoned(store / name)]
     for segment in abandoned:
         delete_segment(segment)
     names = ((path, _STAGED_NAME.fullmatch(path.name)) for path in store.iterdir())
-    half_removed = [path for path, name in names if path.name.startswith(_DEAD) or (name and _is_ownerless(path, name))]
+    half_removed = [
+        path for path, name in names if path.name.startswith(_DEAD) or (name and _has_no_writer(path, name))
+    ]
     for folder in half_removed:
         shutil.rmtree(folder, ignore_errors=True)
     return len(abandoned) + len(half_removed)
@@ -213,14 +215,14 @@ def _write_arrays(segment: Path, rows: Sequence[FeatureRow], feature_shape: tupl
 
 
 def _chunks(rows: Sequence[FeatureRow], buffer: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows one after another, cut into pieces of the buffer's length; each piece is valid until the next."""
+    """The rows one after another, in chunks of the buffer's length; each is valid until the next."""
     filled = 0
     for row in rows:
-        taken = 0
-        while taken < len(row.array):
-            count = min(len(buffer) - filled, len(row.array) - taken)
-            buffer[filled : filled + count] = row.array[taken : taken + count]
-            filled, taken = filled + count, taken + count
+        copied = 0
+        while copied < len(row.array):
+            count = min(len(buffer) - filled, len(row.array) - copied)
+            buffer[filled : filled + count] = row.array[copied : copied + count]
+            filled, copied = filled + count, copied + count
             if filled == len(buffer):
                 yield buffer
                 filled = 0

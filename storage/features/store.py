@@ -1,8 +1,8 @@
 """The feature store: one folder for one extractor on one data set, open to anyone with plain zarr-python.
 
     <store>/zarr.json       a Zarr v3 group; its attributes say what made these features
-    <store>/<segment>/      immutable segments of rows (feature_segments.py)
-    <store>/imports/        what was imported, if anything was (feature_import.py)
+    <store>/<segment>/      immutable segments of rows (segments.py)
+    <store>/imports/        what was imported, if anything was (importing.py)
 
 Write with `store.writer()`, read with `store.view()`. Nothing shared is ever changed in place: writers add segments of
 their own, compaction adds merged ones before it removes their sources, and a view keeps what it has opened.
@@ -106,17 +106,12 @@ class FeatureStore:
             for name in segment_names(self.path):
                 try:
                     segment = FeatureSegment.open(self.path / name)
-                except SegmentGone:  # merged into a newer one, which the next look finds
+                except SegmentGone:  # merged into a newer one, which a new view finds
                     return self.view().feature_shape
                 if segment is not None and segment.shape:
                     self._feature_shape = segment.feature_shape
                     break
         return self._feature_shape
-
-    @property
-    def count(self) -> int:
-        """Rows of distinct (video id, video key)."""
-        return len(self.view())
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +137,7 @@ class FeatureStore:
         return maintenance.verify(self.path, progress)
 
     def drop_bad(self) -> int:
-        """Take every row out that `verify` finds bad, so that the next run makes it again -> how many rows or segments."""
+        """Take every row out that `verify` finds bad, so that the next run recomputes it -> how many rows or segments."""
         with wrap_os_errors(self.path):
             unreadable = maintenance.delete_unreadable_segments(self.path)
             return unreadable + maintenance.compact(self.view(), self.dtype, None, check=True).bad

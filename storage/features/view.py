@@ -30,21 +30,21 @@ class View:
         self.segments = segments
         self.feature_shape = feature_shape
         sizes = [len(segment.ids) for segment in segments]
-        owner = np.repeat(np.arange(len(segments)), sizes)
-        number = np.concatenate([np.arange(size) for size in sizes]) if sizes else np.zeros(0, np.int64)
+        segment_index = np.repeat(np.arange(len(segments)), sizes)
+        row_index = np.concatenate([np.arange(size) for size in sizes]) if sizes else np.zeros(0, np.int64)
         # Newest last; of two copies of one row (a compaction was killed) the readable one last.
         order = np.lexsort((_joined(segments, "valid", bool), _joined(segments, "written", np.int64)))
-        self._owner: list[int] = owner[order].tolist()
-        self._number: list[int] = number[order].tolist()
+        self._segment_index: list[int] = segment_index[order].tolist()
+        self._row_index: list[int] = row_index[order].tolist()
         self._lengths: list[int] = _joined(segments, "lengths", np.int64)[order].tolist()
         ids = [video_id for segment in segments for video_id in segment.ids]
         keys = [key for segment in segments for key in segment.keys]
         self._ids = [ids[n] for n in order.tolist()]
         self._keys = [keys[n] for n in order.tolist()]
         self._known_newest: dict[str, np.ndarray] = {}
-        """Video id -> piece of the map of its newest row, once it was read."""
+        """Video id -> memory-mapped array of its newest row, once it was read."""
         self._known: dict[str, tuple[str, np.ndarray]] = {}
-        """Video id -> key and piece of the map of the row that was last read by its key."""
+        """Video id -> key and memory-mapped array of the row that was last read by its key."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -57,7 +57,7 @@ class View:
     def read(self, video_id: str, video_key: str | None = None) -> np.ndarray:
         """One video's features [L, *feature_shape] in the store's dtype; read-only, without a copy where possible."""
         n = self._find(video_id, video_key)
-        return self.segments[self._owner[n]].read(self._number[n])
+        return self.segments[self._segment_index[n]].read(self._row_index[n])
 
     def read_batch(
         self,
@@ -71,7 +71,7 @@ class View:
         T is the longest video's length, or `length`: longer videos are cut to their first T steps, shorter ones are
         padded with zeros. T is at least 1: videos without a single step, such as silent ones, are zeros and masked. For
         ids that `keys` (id -> key) names, the row of that key is read instead of the newest."""
-        # Few lookups a video: each may miss the processor's caches, which a batch of large rows has just swept.
+        # Few lookups per video: each may miss the processor's caches, which a batch of large rows has just swept.
         if keys is None:
             newest = self._known_newest
             arrays = [newest[i] if i in newest else self._load(i) for i in ids]
@@ -84,22 +84,22 @@ class View:
         lengths = [len(array) for array in arrays]
         T = max([1, *lengths]) if length is None else length
         out = np.empty((len(arrays), T, *(self.feature_shape or ())), dtype)
-        for place, array in enumerate(arrays):
-            if lengths[place] == T:
-                out[place] = array
+        for index, array in enumerate(arrays):
+            if lengths[index] == T:
+                out[index] = array
             else:
-                out[place, : lengths[place]] = array[:T]
-                out[place, lengths[place] :] = 0
+                out[index, : lengths[index]] = array[:T]
+                out[index, lengths[index] :] = 0
         mask = np.arange(T) < np.asarray(lengths, np.int64)[:, None]
         return out, mask
 
     def _load(self, video_id: str, video_key: str | None = None) -> np.ndarray:
-        """A row, remembered if it is a piece of the map."""
+        """A row, remembered if it is memory-mapped."""
         n = self._find(video_id, video_key)
-        segment, number = self.segments[self._owner[n]], self._number[n]
-        mapped = segment.mapped(number)
+        segment, row = self.segments[self._segment_index[n]], self._row_index[n]
+        mapped = segment.mapped(row)
         if mapped is None:
-            return segment.read(number)
+            return segment.read(row)
         if video_key is None:
             self._known_newest[video_id] = mapped
         else:
@@ -109,55 +109,55 @@ class View:
     def row(self, video_id: str, video_key: str | None = None) -> FeatureRow:
         """Everything about a video's row, its bytes checked."""
         n = self._find(video_id, video_key)
-        return self.segments[self._owner[n]].row(self._number[n])
+        return self.segments[self._segment_index[n]].row(self._row_index[n])
 
     def pts(self, video_id: str, video_key: str | None = None) -> np.ndarray | None:
         """The time of every step in seconds, (L,) float64, or None where none was recorded."""
         n = self._find(video_id, video_key)
-        return self.segments[self._owner[n]].pts(self._number[n])
+        return self.segments[self._segment_index[n]].pts(self._row_index[n])
 
     def newest_crc32(self, video_id: str, video_key: str | None = None) -> int | None:
         """The checksum of a video's newest row, if that row has the given key; None if there is no such row."""
         n = self._newest.get(video_id)
         if n is None or n in self._lost or (video_key is not None and self._keys[n] != video_key):
             return None
-        return int(self.segments[self._owner[n]].crc32s[self._number[n]])
+        return int(self.segments[self._segment_index[n]].crc32s[self._row_index[n]])
 
     def lengths(self) -> dict[str, int]:
         """Video id -> number of steps of its newest row."""
         return {video_id: self._lengths[n] for video_id, n in self._newest.items()}
 
     def table(self) -> pa.Table:
-        """One line a row (video id, key): length, crc32, damaged, written, and the segment it lies in."""
+        """One line per row (video id, key): length, crc32, damaged, written, and the segment it lies in."""
         live = self.live()
-        places = [(self.segments[self._owner[n]], self._number[n]) for n in live]
+        rows = [(self.segments[self._segment_index[n]], self._row_index[n]) for n in live]
         return pa.table(
             {
                 "video_id": pa.array([self._ids[n] for n in live], pa.string()),
                 "video_key": pa.array([self._keys[n] for n in live], pa.string()),
                 "length": pa.array([self._lengths[n] for n in live], pa.int64()),
-                "crc32": pa.array([segment.crc32s[n] for segment, n in places], pa.uint32()),
-                "damaged": pa.array([bool(segment.damaged[n]) for segment, n in places], pa.bool_()),
-                "written": pa.array([segment.written[n] for segment, n in places], pa.int64()),
-                "segment": pa.array([segment.path.name for segment, _ in places], pa.string()),
+                "crc32": pa.array([segment.crc32s[n] for segment, n in rows], pa.uint32()),
+                "damaged": pa.array([bool(segment.damaged[n]) for segment, n in rows], pa.bool_()),
+                "written": pa.array([segment.written[n] for segment, n in rows], pa.int64()),
+                "segment": pa.array([segment.path.name for segment, _ in rows], pa.string()),
             }
         )
 
     def digest(self) -> str:
         """The hash of what can be read, however it was written: sorted ids, keys, checksums and shapes."""
-        places = ((self._ids[n], self._keys[n], self._owner[n], self._number[n], self._lengths[n]) for n in self.live())
+        rows = sorted((*self.locate(n), self._lengths[n]) for n in self.live())
         return digest_rows(
-            (i, key, str(self.segments[owner].crc32s[n]), str((length, *(self.feature_shape or ()))))
-            for i, key, owner, n, length in sorted(places)
+            (video_id, key, str(self.segments[segment].crc32s[row]), str((length, *(self.feature_shape or ()))))
+            for video_id, key, segment, row, length in rows
         )
 
     def live(self) -> list[int]:
         """The numbers of the rows that count: the newest of every (id, key), oldest first."""
         return sorted(self._rows.values())
 
-    def place(self, n: int) -> tuple[str, str, int, int]:
+    def locate(self, n: int) -> tuple[str, str, int, int]:
         """Row number -> video id, video key, which segment, which row of it."""
-        return self._ids[n], self._keys[n], self._owner[n], self._number[n]
+        return self._ids[n], self._keys[n], self._segment_index[n], self._row_index[n]
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str], int]:
@@ -171,8 +171,8 @@ class View:
     def _lost(self) -> set[int]:
         if not any(segment.faults for segment in self.segments):
             return set()
-        places = enumerate(zip(self._owner, self._number, strict=True))
-        return {n for n, (owner, number) in places if not self.segments[owner].valid[number]}
+        rows = enumerate(zip(self._segment_index, self._row_index, strict=True))
+        return {n for n, (segment, row) in rows if not self.segments[segment].valid[row]}
 
     def _find(self, video_id: str, video_key: str | None) -> int:
         n = self._newest.get(video_id) if video_key is None else self._rows.get((video_id, video_key))
@@ -205,7 +205,7 @@ def open_view(path: Path, name: str, feature_shape: tuple[int, ...] | None) -> V
             if segment.shape and segment.feature_shape != feature_shape:
                 raise StorageError(
                     f"segment {segment.path} holds rows of shape [L, {_dims(segment.feature_shape)}] in a store of "
-                    f"[L, {_dims(feature_shape or ())}]; remove that folder and run again: only its videos are made again"
+                    f"[L, {_dims(feature_shape or ())}]; remove that folder and run again: only its videos are recomputed"
                 )
         return View(path, name, segments, feature_shape)
     raise StorageError(f"{path} changed {_ATTEMPTS} times while it was being opened; run the same command again")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -29,8 +28,8 @@ class SegmentWriter:
     A segment is published when it holds `publish_bytes`, or when a row arrives `publish_seconds` or more after the last
     publication: slow extractors publish every video, fast ones a few large segments. The writer merges its own small
     segments now and then (never other writers': that is `compact`), so a long run of slow videos stays quick to open.
-    Leaving the `with` block in peace publishes the rest; leaving it by an error does not. `published` is told of every
-    segment, such as to copy it elsewhere; should it fail, the rows are on disk all the same."""
+    Leaving the `with` block publishes the rest, unless by an exception. `published` is called with
+    every segment, for example to copy it elsewhere; if it fails, the rows are on disk all the same."""
 
     def __init__(
         self,
@@ -56,9 +55,7 @@ class SegmentWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
 
@@ -93,7 +90,7 @@ class SegmentWriter:
         self._published_at = time.monotonic()
 
     def close(self) -> None:
-        """Publish the rest and merge what this writer left in small pieces."""
+        """Publish the rest and merge the small segments of this writer."""
         self.flush()
         if len(self._small) > 1:
             self._merge_small()

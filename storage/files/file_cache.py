@@ -1,6 +1,6 @@
 """What is known of source files: their content hashes, what probing found, where they cut, and what failed and why.
 
-One small SQLite file. Everything in it can be made again from the sources, so losing it costs time and no result."""
+One small SQLite file. Everything in it can be recomputed from the sources, so losing it costs time and no result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PATIENCE = 120.0  # seconds to wait for another process that writes
 
 @dataclass(frozen=True, slots=True)
 class CachedProbe:
-    """What probing one file gave: facts and presentation times, or the reason why it cannot be used."""
+    """What probing one file gave: metadata and presentation times, or the reason why it cannot be used."""
 
     metadata: dict[str, Any] | None
     pts: np.ndarray | None
@@ -159,7 +159,7 @@ class FileCache:
             db.execute("commit")
 
     def cuts(self, keys: Iterable[str], version: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """content hash -> moments (N,) and strengths (N,) of the cuts, of the files that were looked through."""
+        """content hash -> moments (N,) and strengths (N,) of the cuts, of the files that were scanned."""
         found = {}
         with self._open() as db:
             for key in dict.fromkeys(keys):

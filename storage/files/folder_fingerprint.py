@@ -1,4 +1,4 @@
-"""A glance at a folder: one short text that changes when a file below it comes, goes or changes. Nothing is opened."""
+"""The fingerprint of a folder: a hash that changes when a file below it comes, goes or changes. Nothing is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.files.hashing import digest_rows
 
 
 def folder_fingerprint(root: Path) -> str:
-    """Names, sizes, times and inodes of all files below a folder, as one hash: a stat a file. Links to folders are not
+    """Names, sizes, times and inodes of all files below a folder, as one hash: one stat per file. Links to folders are not
     followed, so a link to its own parent ends."""
     if not root.is_dir():
         raise BadInput(f"the data folder {root} does not exist; pass the data folder with --data")
@@ -21,9 +21,7 @@ def folder_fingerprint(root: Path) -> str:
 def _files(folder: Path | str, prefix: str) -> Iterator[tuple[str, str]]:
     try:
         entries = list(os.scandir(folder))
-    except (
-        OSError
-    ):  # a folder that is gone or forbidden is like one without files: the next glance differs if it returns
+    except OSError:  # a folder that is gone or forbidden counts as empty: the fingerprint differs when it returns
         return
     for entry in entries:
         name = f"{prefix}{entry.name}"

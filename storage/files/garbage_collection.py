@@ -30,8 +30,8 @@ class GarbageItem:
 
 
 def find_garbage(workspace: Workspace, keep: int = 1) -> list[GarbageItem]:
-    """What no one of the newest `keep` runs of each recipe refers to. Imported features are never garbage; those of loose files
-    stay for as long as a kept run extracts its own in the same way."""
+    """What none of the newest `keep` runs of each recipe refers to. Imported features are never garbage; those of user files stay
+    as long as a kept run extracts its own in the same way."""
     runs = latest_runs(workspace, keep)
     kept_results = {(stage, key) for run in runs for stage, key in run.stages.values()}
     kept_stores = {store for run in runs for store in run.stores}
@@ -64,7 +64,7 @@ def _left_overs(root: Path, doomed: set[Path]) -> Iterator[Path]:
 
 
 def collect(workspace: Workspace, garbage: list[GarbageItem]) -> None:
-    """Remove what was found, but for results that somebody has begun to make again since."""
+    """Remove what was found, but for results that a process has begun to recompute since."""
     for item in garbage:
         if _is_result(workspace, item.path) and workspace.locked(lock_name(item.path.parent.name, item.path.name)):
             continue

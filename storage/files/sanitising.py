@@ -1,4 +1,4 @@
-"""Text as a terminal, a spreadsheet or a log may safely show it: strangers' names and captions, addresses with a login."""
+"""Text as a terminal, a spreadsheet or a log may safely show it: names and captions of unknown origin, addresses with a login."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ def _blocks(path: Path, command: list[str], size: int, timeout: float) -> Sound:
     """What the command prints, as float32, `size` bytes at a time; BadMedia if it fails."""
     # The bundled static binary crashes on MPEG-TS when it finds the system's character tables.
     environment = {**os.environ, "GCONV_PATH": "/nonexistent"}
-    # Complaints go to a file: nobody reads a pipe of them meanwhile, and a full one would stop the decoder.
-    with tempfile.TemporaryFile() as complaints:
+    # Errors go to a file: nobody reads a pipe of them meanwhile, and a full pipe would stop the decoder.
+    with tempfile.TemporaryFile() as errors:
         decoder = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, env=environment, bufsize=0
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment, bufsize=0
         )
         try:
             assert decoder.stdout is not None
@@ -86,7 +86,7 @@ def _blocks(path: Path, command: list[str], size: int, timeout: float) -> Sound:
         if code < 0:
             raise BadMedia("crashed", f"{path}: ffmpeg died ({signal.Signals(-code).name}) on its sound; convert it")
         if code:
-            reason = _first_complaint(complaints) or f"exit code {code}"
+            reason = _first_error(errors) or f"exit code {code}"
             raise BadMedia("undecodable", f"{path}: its sound cannot be decoded: {reason}; convert it")
 
 
@@ -101,17 +101,17 @@ def _read(pipe: IO[bytes], size: int, left: float) -> tuple[bytearray, float]:
         left -= time.monotonic() - began
         if not ready:
             raise TimeoutError
-        taken = pipe.readinto(memoryview(raw)[count:])  # type: ignore[attr-defined]  # unbuffered, so it has one
-        if not taken:
+        count_read = pipe.readinto(memoryview(raw)[count:])  # type: ignore[attr-defined]  # unbuffered, so it has one
+        if not count_read:
             break
-        count += taken
+        count += count_read
     return raw[:count], left
 
 
-def _first_complaint(complaints: IO[bytes]) -> str:
+def _first_error(errors: IO[bytes]) -> str:
     """What went wrong first (the rest often follows from it), without addresses in memory, which differ in each run."""
-    complaints.seek(0)
-    lines = complaints.read(4096).decode(errors="replace").strip().splitlines()
+    errors.seek(0)
+    lines = errors.read(4096).decode(errors="replace").strip().splitlines()
     return re.sub(r"\[[^]]* @ 0x[0-9a-f]+] ", "", lines[0]) if lines else ""
 
 

@@ -1,8 +1,8 @@
-"""Decoding in processes that may die: a native crash or a hang costs one video, never the run. It costs the video only if it
-happens twice and the file can be read: a process that somebody killed, or a disk that did not answer, says nothing of it.
+"""A pool of decoder processes that may crash or hang: that costs one video, never the run. A job that fails so is tried once
+more, after a check that its file can be read: a killed process or a disk that does not answer says nothing of the video.
 
-One thread here feeds each worker (decode_worker.py), so answers arrive while the caller computes. At most `ahead` jobs are
-begun and not yet handed out, and a stream waits once `MAX_QUEUED_CHUNKS` pieces of it are: memory is bounded."""
+One thread feeds each process (decode_worker.py), so answers arrive while the caller computes. At most `ahead` jobs are started
+and not handed out yet, and a stream waits once `MAX_QUEUED_CHUNKS` of its chunks wait: memory is bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from functools import partial
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from storage.errors import BadMedia, StorageError, TransientError
@@ -28,13 +27,13 @@ JobT = TypeVar("JobT")
 AnswerT = TypeVar("AnswerT")
 
 MAX_QUEUED_CHUNKS = 8
-"""How many pieces of a stream may wait to be taken."""
+"""Chunks of one stream that may wait to be taken."""
 MAX_STARTS = 3
 """How often a process is started that is killed before it is ready."""
 
 
 class DecodePool:
-    """`workers` processes; 0 runs everything here and now. `timeout` is the seconds that one job may take."""
+    """`workers` processes; 0 decodes in this process. `timeout` is how many seconds one job may take."""
 
     def __init__(self, workers: int, timeout: float) -> None:
         self.workers = workers
@@ -51,17 +50,15 @@ class DecodePool:
             self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._closed.set()
-            for worker in self._started:
-                worker.kill()
+            for process in self._started:
+                process.kill()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
-        for worker in self._started:
-            worker.close()
+        for process in self._started:
+            process.close()
 
     def run(
         self, function: Callable[[JobT], AnswerT], jobs: Iterable[JobT]
@@ -69,42 +66,43 @@ class DecodePool:
         """Each job with its answer, in the order of the jobs. A BadMedia that the function raises, a crash and a hang
         are answers too; any other exception is raised here, the job named in a note. `function` must be importable."""
         for job, answers in self.stream(partial(_run_once, function), jobs):
-            answer, *_ = answers  # who dies after the answer has given it
+            answer, *_ = answers  # a process that dies after its answer has given it
             yield job, answer
 
     def stream(
         self,
         function: Callable[[JobT], Iterator[AnswerT]],
         jobs: Iterable[JobT],
-        over: Callable[[JobT], AnswerT] | None = None,
+        restart: Callable[[JobT], AnswerT] | None = None,
     ) -> Iterator[tuple[JobT, Iterator[AnswerT | BadMedia]]]:
-        """Each job with the pieces that the function yields for it, in the order of the jobs; take them all before the
-        next job. Where it fails as in `run`, a BadMedia is the last piece. `timeout` counts for each piece.
+        """Each job with the chunks that the function yields for it, in the order of the jobs; take them all before the
+        next job. Where it fails as in `run`, a BadMedia is the last chunk. `timeout` applies to each chunk.
 
-        A job whose process died or hung is begun once more. `over` makes the piece that tells that those before are
-        void; without it, a job of which pieces have come is not begun again."""
+        A job whose process died or hung is run once more. `restart` makes the chunk that declares the earlier ones void;
+        without it, a job that has given chunks is not run again."""
         if not self.workers:
             for job in jobs:
                 yield job, _chunks_in_process(function, job)
             return
-        if self._threads is None or self._closed.is_set():
+        threads = self._threads
+        if threads is None or self._closed.is_set():
             raise StorageError("the decode pool is not open; use it inside its 'with' block")
         pending: deque[tuple[JobT, _ChunkQueue]] = deque()
+        remaining = iter(jobs)
 
-        def begin() -> None:
-            for job in islice(coming, self.ahead - len(pending)):
+        def submit() -> None:
+            for job in islice(remaining, self.ahead - len(pending)):
                 chunks = _ChunkQueue(self._closed)
                 pending.append((job, chunks))
-                self._threads.submit(self._run_job, function, job, chunks, over)  # type: ignore[union-attr]
+                threads.submit(self._run_job, function, job, chunks, restart)
 
-        coming = iter(jobs)
         try:
-            begin()
+            submit()
             while pending:
                 first, chunks = pending.popleft()
                 yield first, iter(chunks)
                 chunks.cancel()
-                begin()
+                submit()
         finally:
             for _, chunks in pending:
                 chunks.cancel()
@@ -114,15 +112,15 @@ class DecodePool:
         function: Callable[[JobT], Iterator[AnswerT]],
         job: JobT,
         chunks: _ChunkQueue,
-        over: Callable[[JobT], AnswerT] | None,
+        restart: Callable[[JobT], AnswerT] | None,
     ) -> None:
-        """Have one job done by a worker and pass on what it answers; a second time if the first worker failed."""
+        """Run one job in a process and queue its chunks; a second time if the process failed."""
         try:
             bad = self._attempt(function, job, chunks.put)
-            if bad is not None and (over is not None or not chunks.begun):
+            if bad is not None and (restart is not None or not chunks.started):
                 self._check_readable(job)
-                if over is not None and chunks.begun:
-                    chunks.put(over(job))
+                if restart is not None and chunks.started:
+                    chunks.put(restart(job))
                 bad = self._attempt(function, job, chunks.put)
         except Exception as error:  # the caller's thread raises it
             chunks.put(_Raise(error))
@@ -134,39 +132,39 @@ class DecodePool:
     def _attempt(
         self, function: Callable[[Any], Iterator[Any]], job: Any, put: Callable[[Any], bool]
     ) -> BadMedia | None:
-        """Give one job to an idle worker and pass on what it answers; BadMedia if the worker died or hung. Such a worker
-        is not used again."""
+        """Run one job in an idle process and pass its chunks on; BadMedia if the process died or hung, which then is not
+        used again."""
         message = ForkingPickler.dumps((function, job))
-        worker = self._take()
-        begun = False
+        process = self._take()
+        started = False
         try:
-            worker.send(message)
-            what, value = worker.receive(START_SECONDS)
-            begun = True
-            while what in (Reply.BEGUN, Reply.CHUNK):
-                if what is Reply.CHUNK and not put(value):
-                    worker.kill()  # nobody waits for the rest
+            process.send(message)
+            kind, value = process.receive(START_SECONDS)
+            started = True
+            while kind in (Reply.STARTED, Reply.CHUNK):
+                if kind is Reply.CHUNK and not put(value):
+                    process.kill()  # nobody waits for the rest
                     return None
-                what, value = worker.receive(self.timeout)
+                kind, value = process.receive(self.timeout)
         except TimeoutError:
-            worker.kill()
-            if not begun:  # no fault of the video's
+            process.kill()
+            if not started:  # not the video's fault
                 raise TransientError(
                     f"a decoder process did not begin within {START_SECONDS:g} s; the machine is too busy: run the same command"
                 ) from None
             return BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
         except (EOFError, OSError):
-            how = worker.exit_reason()
-            return BadMedia("crashed", f"{job}: the decoder process died ({how}); convert the file")
-        self._idle.put(worker)
-        if what is Reply.ERROR:
+            reason = process.exit_reason()
+            return BadMedia("crashed", f"{job}: the decoder process died ({reason}); convert the file")
+        self._idle.put(process)
+        if kind is Reply.ERROR:
             if not isinstance(value, BadMedia):
                 raise _with_job_noted(value, function, job)
             put(value)
         return None
 
     def _check_readable(self, job: Any) -> None:
-        """That the job's file can be read, in a process of its own, because reading may hang as well."""
+        """Read the job's file to its end, in a process, because reading may hang as well."""
         path = job if isinstance(job, Path) else getattr(job, "path", None)
         if path is None or self._attempt(read_through, path, lambda _: True) is None:
             return
@@ -176,10 +174,8 @@ class DecodePool:
         )
 
     def _take(self) -> DecodeProcess:
-        try:
+        with suppress(queue.Empty):
             return self._idle.get_nowait()
-        except queue.Empty:
-            pass
         for _ in range(MAX_STARTS - 1):
             with suppress(TransientError):
                 return self._start()
@@ -189,14 +185,14 @@ class DecodePool:
         with self._lock:
             if self._closed.is_set():
                 raise StorageError("the decode pool was closed while it worked; run the same command again")
-            for worker in self._started:
-                if not worker.alive():
-                    worker.close()
-            self._started = [worker for worker in self._started if worker.alive()]
-            worker = DecodeProcess()
-            self._started.append(worker)
-        worker.wait_until_ready()
-        return worker
+            for process in self._started:
+                if not process.is_alive():
+                    process.close()
+            self._started = [process for process in self._started if process.is_alive()]
+            process = DecodeProcess()
+            self._started.append(process)
+        process.wait_until_ready()
+        return process
 
 
 _END = object()
@@ -204,30 +200,28 @@ _END = object()
 
 @dataclass(frozen=True)
 class _Raise:
-    """An exception that is not about the media: for the caller to see."""
+    """An exception that is not about the media: raised in the caller's thread."""
 
     error: Exception
 
 
 class _ChunkQueue:
-    """The pieces of one job on their way from a worker's thread to the caller."""
+    """The chunks of one job on their way from a pool thread to the caller."""
 
     def __init__(self, closed: threading.Event) -> None:
         self._queue: queue.Queue[Any] = queue.Queue(MAX_QUEUED_CHUNKS)
         self._closed = closed
         self._cancelled = False
-        self.begun = False
-        """whether a piece has come"""
+        self.started = False
+        """whether a chunk has come"""
 
     def put(self, chunk: Any) -> bool:
-        """Wait for room; False if nobody wants the pieces any more."""
+        """Wait for room; False if nobody wants the chunks any more."""
         while not self._cancelled and not self._closed.is_set():
-            try:
+            with suppress(queue.Full):
                 self._queue.put(chunk, timeout=0.2)
-                self.begun = True
+                self.started = True
                 return True
-            except queue.Full:
-                continue
         return False
 
     def cancel(self) -> None:

@@ -1,7 +1,7 @@
-"""One decoder process: how it is started and spoken to, and what it does. The pool of them is in decode_pool.py.
+"""One decoder process: how the pool (decode_pool.py) starts it and talks to it, and its own main loop.
 
-It is a fresh interpreter (no fork, and it does not import the program that started it), speaks over a socket of its own,
-may take so much memory and not more, and ends with its parent."""
+It is a fresh interpreter (no fork, no import of the program that started it) with a socket of its own and a limit of memory; it
+ends with its parent."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ serve(handle, parent)
 
 
 class Reply(Enum):
-    """What a worker says."""
+    """The kinds of messages from a decoder process."""
 
-    BEGUN = 0
-    """the job is understood, which the first time takes the import of all it needs"""
+    STARTED = 0
+    """the job was unpickled, which the first time imports all it needs"""
     CHUNK = 1
     ERROR = 2
     END = 3
@@ -52,44 +52,44 @@ class DecodeProcess:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, json.dumps([theirs.fileno(), os.getpid(), sys.path])],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=self._complaints,
+                stderr=self._stderr,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self) -> None:
-        """A process that does not start is our fault, not the video's. One that was killed may start the next time."""
+        """Raise StorageError if the process does not start; TransientError if it was killed, and may start next time."""
         try:
             if self._connection.poll(START_SECONDS):
                 self._connection.recv()
                 return
         except (EOFError, OSError):
-            if (how := self.exit_reason()).startswith("SIG"):
+            if (reason := self.exit_reason()).startswith("SIG"):
                 raise TransientError(
-                    f"a decoder process was ended by {how} as it started, for want of memory perhaps; run the same command"
+                    f"a decoder process was ended by {reason} as it started, for want of memory perhaps; run the same command"
                 ) from None
         self.kill()
-        self._complaints.seek(0)
-        words = self._complaints.read().decode(errors="replace").strip().splitlines() or [self.exit_reason()]
-        raise StorageError(f"a decoder process does not start: {words[-1]}; 'longtake doctor' checks the set-up")
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines() or [self.exit_reason()]
+        raise StorageError(f"a decoder process does not start: {lines[-1]}; 'longtake doctor' checks the set-up")
 
     def send(self, message: bytes | memoryview) -> None:
         self._connection.send_bytes(message)
 
     def receive(self, timeout: float) -> tuple[Reply, Any]:
-        """What it says next; TimeoutError or EOFError if nothing comes."""
+        """The next message; TimeoutError or EOFError if none comes."""
         if not self._connection.poll(timeout):
             raise TimeoutError
         return self._connection.recv()
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def kill(self) -> None:
@@ -106,11 +106,11 @@ class DecodeProcess:
     def close(self) -> None:
         self._process.wait()
         self._connection.close()
-        self._complaints.close()
+        self._stderr.close()
 
 
 def serve(handle: int, parent: int) -> None:
-    """The life of a worker: answer until the socket closes."""
+    """The main loop of a decoder process: run jobs until the socket closes."""
     connection = Connection(handle)
     end_with_parent(parent)
     connection.send("ready")
@@ -124,14 +124,14 @@ def serve(handle: int, parent: int) -> None:
             return
         try:
             function, job = ForkingPickler.loads(message)
-            connection.send_bytes(ForkingPickler.dumps((Reply.BEGUN, None)))
+            connection.send_bytes(ForkingPickler.dumps((Reply.STARTED, None)))
             for chunk in function(job):
                 connection.send_bytes(ForkingPickler.dumps((Reply.CHUNK, chunk)))
             reply: bytes | memoryview = ForkingPickler.dumps((Reply.END, None))
         except MemoryError:
-            words = f"{job}: it needs more than {MEMORY / 2**30:g} GB to decode; it is damaged, or scale it down first"
-            reply = _pickled_error(BadMedia("too_large", words))
-        except Exception as error:  # carried over to the parent, which raises it
+            reason = f"{job}: it needs more than {MEMORY / 2**30:g} GB to decode; it is damaged, or scale it down first"
+            reply = _pickled_error(BadMedia("too_large", reason))
+        except Exception as error:  # sent to the parent, which raises it
             reply = _pickled_error(error)
         try:
             connection.send_bytes(reply)
@@ -140,11 +140,11 @@ def serve(handle: int, parent: int) -> None:
 
 
 def _pickled_error(error: Exception) -> bytes | memoryview:
-    words = "".join(traceback.format_exception(error))
-    error.add_note(words)
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(trace)
     try:
         message = ForkingPickler.dumps((Reply.ERROR, error))
         ForkingPickler.loads(message)
-    except Exception:  # an exception that cannot travel: its words can
-        message = ForkingPickler.dumps((Reply.ERROR, RuntimeError(words)))
+    except Exception:  # cannot be pickled: its text can
+        message = ForkingPickler.dumps((Reply.ERROR, RuntimeError(trace)))
     return message

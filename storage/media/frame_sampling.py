@@ -1,4 +1,4 @@
-"""Which frames of a video are looked at: four strategies, each a small option class, and the plan they make.
+"""Which frames of a video are taken: four strategies, each a small option class, and the plan they make.
 
 A plan is an (P, M) array of frame numbers: P positions in time, M frames at each of them (M = 1 for single frames)."""
 
@@ -128,7 +128,7 @@ def _frames_of(pts: Seconds, segment: TimeSpan | None) -> tuple[int, int]:
     if segment is None:
         return 0, len(pts)
     start, end = segment
-    # The last frame stays on display for as long as the others do; a single picture for as long as it is looked at.
+    # The last frame stays on display for as long as the others do; a single picture without end.
     close = float(pts[-1] + np.median(np.diff(pts))) if len(pts) > 1 else float("inf")
     if not start < close:
         raise BadMedia(

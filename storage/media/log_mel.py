@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RATE = 16000
-"""Samples a second that the constants below are meant for."""
+"""Samples per second that the constants below are meant for."""
 WINDOW, HOP, FFT = 400, 160, 512
 """A spectrum spans 25 ms and one follows every 10 ms; its samples are filled up with zeros to the length of the FFT."""
 MELS, LOWEST, HIGHEST = 64, 125.0, 7500.0
@@ -19,7 +19,7 @@ OFFSET = 0.01
 FRAMES = 96
 """Spectra in one patch: 0.96 s, without overlap."""
 
-_SPAN = (FRAMES - 1) * HOP + WINDOW  # samples that one patch looks at
+_SPAN = (FRAMES - 1) * HOP + WINDOW  # samples that one patch covers
 _STEP = FRAMES * HOP  # samples from one patch to the next
 
 

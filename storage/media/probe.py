@@ -1,7 +1,6 @@
-"""Videos and pictures: what a file holds (`probe`) and its frames, exactly those asked for (`decode`, `read_samples`).
+"""Videos and pictures: what a file holds (`probe`), and the reader to trust with it (`open_reader`).
 
-One pass serves all the samplings of a video; frames that nobody wants are jumped over where that is proved exact. Frames
-are counted by demuxing; where packets are not plainly frames (no time stamps, or double ones) by decoding. If a pass finds
+Frames are counted by demuxing; where packets are not plainly frames (no time stamps, or double ones) by decoding. If a pass finds
 other frames than the count promised, the video is planned again on what is really there and marked as damaged."""
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SAME_MOMENT = 1e-3
 DECORD_CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 DECORD_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
 SEEK_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9", "mjpeg", "prores", "dnxhd"}
-"""Codecs whose clean starts can be told from their bytes."""
+"""Codecs whose random access points can be told from their bytes."""
 DECORD_BYTES = 256 * 2**20
 """decord decodes ahead without bound: it may only have videos whose frames, all together, fit in this much memory."""
 TIMED_CONTAINERS = {*DECORD_CONTAINERS, "asf", "flv"}
@@ -86,14 +85,14 @@ class _Packets:
 
 
 def probe(path: Path) -> Probe:
-    """Look at a file: every packet is read, the first frame is decoded. BadMedia says why it cannot be used. A file with
-    something wrong is read through and looked at again, lest a failing disk be taken for a damaged file."""
+    """Read every packet of a file and decode its first frame. BadMedia says why it cannot be used. A file with
+    something wrong is read through and probed again, lest a failing disk be taken for a damaged file."""
     try:
         found = _probe(path)
         if not found.damaged:
             return found
     except BadMedia:
-        pass  # the second look says what is wrong
+        pass  # the second probe says what is wrong
     deque(read_through(path), maxlen=0)
     return _probe(path)
 
@@ -112,7 +111,7 @@ def _probe(path: Path) -> Probe:
         simple &= stream.frames in (0, packets.count)  # decord takes the memory that a header asks for
     reader = PyavReader(path)
     start, (height, width, _) = _first_frame(reader, path)
-    # Frames before the first that decodes lean on pictures that were cut away; no player shows them.
+    # Frames before the first that decodes refer to pictures that were cut away; no player shows them.
     moments = packets.moments[packets.moments >= start - SAME_MOMENT]
     whole = packets.plain and len(moments) == packets.count and not packets.damaged
     if not packets.plain or not len(moments):

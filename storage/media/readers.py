@@ -45,7 +45,7 @@ class FrameReader(Protocol):
 
 class PyavReader:
     """FFmpeg's libraries through PyAV. A packet that cannot be decoded is left out and noted as damage, unless it comes
-    before the first frame: there it leans on what was cut away, and no player shows it. `rotation` is the turn of the
+    before the first frame: there it refers to what was cut away, and no player shows it. `rotation` is the turn of the
     last frame rendered, None if it has no display matrix. With `size` (width, height) frames are rendered as thumbnails,
     which is quick and not exact: nothing that is stored may come from them."""
 
@@ -63,7 +63,7 @@ class PyavReader:
             base = stream.time_base
             packets, stamps = container.demux(stream), list[int]()
             if container.format.name == "avi" and stream.codec_context.codec.canonical_name in REORDERED:
-                packets = _noting(packets, stamps)
+                packets = _collect_stamps(packets, stamps)
             last = float("-inf")
             for frame in self.decoded(packets, stream):
                 self.damaged |= frame.is_corrupt
@@ -78,8 +78,8 @@ class PyavReader:
         """A decoded frame as (H, W, 3) RGB, upright."""
         try:
             width, height = self.size or (None, None)
-            made = self._to_rgb.reformat(frame, width=width, height=height, format="rgb24", threads=1)
-            rgb: Picture = np.asarray(made.to_ndarray(), np.uint8)
+            reformatted = self._to_rgb.reformat(frame, width=width, height=height, format="rgb24", threads=1)
+            rgb: Picture = np.asarray(reformatted.to_ndarray(), np.uint8)
             matrix = frame.side_data.get("DISPLAYMATRIX")
             self.rotation = frame.rotation if matrix else None
             return upright(rgb, matrix) if isinstance(matrix, SideData) else rgb
@@ -114,7 +114,7 @@ class PyavReader:
                     yield frame
 
 
-def _noting(packets: Iterator[av.Packet], stamps: list[int]) -> Iterator[av.Packet]:
+def _collect_stamps(packets: Iterator[av.Packet], stamps: list[int]) -> Iterator[av.Packet]:
     """The packets, their time stamps kept in a heap."""
     for packet in packets:
         if packet.size and packet.pts is not None:

@@ -1,4 +1,4 @@
-"""Making frames ready for a net where they are decoded, so that only what it looks at is carried on."""
+"""Resizing and cropping frames for a net in the decoder process, so that only what the net sees is sent on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a video cuts from one shot to the next: found in one pass over its frames, each looked at as a thumbnail.
+"""Where a video cuts from one shot to the next: found in one pass over thumbnails of its frames.
 
 A cut is a frame that differs from the one before far more than its neighbours do from theirs (a pan or a busy scene differs all
 the time), and that stays: some frames later the picture is still another one than some frames before (a flash of light comes
@@ -24,10 +24,10 @@ from storage.options import Options
 from storage.records import TimeSpan
 
 THUMBNAIL = (48, 32)
-"""width and height of what is looked at"""
+"""width and height of the frames that are compared"""
 HEARTBEAT_SECONDS = 2.0
 _BINS = 4  # steps of each colour channel in a histogram
-_CLOSEST = 1 / 31  # seconds between frames that are looked at: more than 30 a second tell nothing new
+_CLOSEST = 1 / 31  # seconds between frames that are compared: more than 30 per second tell nothing new
 _LATER = 2  # frames that a flash may last
 _AROUND = 0.42  # seconds on either side that a cut has to stand out from
 _OUTSTANDING = 3.0  # times their mean
@@ -52,7 +52,7 @@ class ShotOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class ShotJob:
-    """One video to look through: what a decoder process is given."""
+    """One video to find the cuts of: the input of a decoder process."""
 
     path: Path
     probe: Probe
@@ -63,7 +63,7 @@ class ShotJob:
 
 @dataclass(frozen=True, slots=True)
 class ScanProgress:
-    """Everything up to this second was looked at."""
+    """The video was scanned up to this second."""
 
     seconds: float
 
@@ -77,7 +77,7 @@ class Cuts:
 
 
 def detect_cuts(job: ShotJob) -> Iterator[ScanProgress | Cuts]:
-    """Look through a video once; memory does not grow with it but for two numbers a frame."""
+    """Scan a video once; memory grows with it only by two numbers per frame."""
     if job.probe.is_image or job.probe.frames < 2:
         yield Cuts(np.zeros(0), np.zeros(0))
         return
@@ -121,7 +121,7 @@ class CutDetector:
             self._strides.append(_difference(self._recent[0], self._recent[-1]))
 
     def cuts(self) -> Cuts:
-        """What has come so far."""
+        """The cuts among the frames so far."""
         steps, moments = np.array(self._steps), np.array(self._moments)
         # strides[n] is from frame n to n + _LATER + 1. A cut at n is in the stride that begins before it and in the one that
         # ends with it; a flash is in one of them only. At the ends of the film there is none, and the step alone counts.
@@ -135,7 +135,7 @@ class CutDetector:
 
 def _stands_out(steps: np.ndarray, moments: Seconds, n: int) -> bool:
     """Whether the step to frame n is larger than those near it. The very next ones may be as large: a cut can take two
-    frames. Step 0 is nobody's."""
+    frames. Step 0 has no frame before it."""
     first, stop = np.searchsorted(moments, [moments[n] - _AROUND, moments[n] + _AROUND]).tolist()
     near = np.concatenate([steps[max(1, first) : max(1, n - 1)], steps[n + 2 : stop]])
     return not len(near) or bool(steps[n] >= max(_OUTSTANDING * near.mean(), _UNMATCHED * near.max()))
@@ -144,15 +144,15 @@ def _stands_out(steps: np.ndarray, moments: Seconds, n: int) -> bool:
 def _histogram(picture: Picture) -> np.ndarray:
     """(h, w, 3) uint8 -> (64,): the share of each colour."""
     coarse = (picture // (256 // _BINS)).reshape(-1, 3).astype(np.int64)
-    numbers = (coarse[:, 0] * _BINS + coarse[:, 1]) * _BINS + coarse[:, 2]
-    return np.bincount(numbers, minlength=_BINS**3) / len(numbers)
+    bins = (coarse[:, 0] * _BINS + coarse[:, 1]) * _BINS + coarse[:, 2]
+    return np.bincount(bins, minlength=_BINS**3) / len(bins)
 
 
 def _difference(before: tuple[np.ndarray, np.ndarray], after: tuple[np.ndarray, np.ndarray]) -> float:
     """0 for the same picture; near 1 if both the colours and where they are have changed."""
     colours = 0.5 * float(np.abs(after[1] - before[1]).sum())
-    places = min(1.0, float(np.abs(after[0] - before[0]).mean()) / 64)
-    return 0.5 * (colours + places)
+    positions = min(1.0, float(np.abs(after[0] - before[0]).mean()) / 64)
+    return 0.5 * (colours + positions)
 
 
 def shot_spans(cuts: Cuts, duration: float, options: ShotOptions) -> list[TimeSpan]:

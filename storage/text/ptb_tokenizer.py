@@ -221,11 +221,11 @@ def ptb_tokenize(text: str) -> list[str]:
     if _MAY_CROSS_SPACES.search(text) and _ACROSS_SPACES.search(text):
         return list(_scan(text))
     tokens: list[str] = []
-    for piece in text.split():
-        known = _remembered.get(piece)
+    for word in text.split():
+        known = _remembered.get(word)
         if known is None:
             if len(_remembered) >= _MAX_REMEMBERED:
                 _remembered.clear()
-            known = _remembered[piece] = _scan(piece)
+            known = _remembered[word] = _scan(word)
         tokens += known
     return tokens

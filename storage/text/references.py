@@ -88,8 +88,8 @@ class References:
         return self._grouped(split, "text")
 
     def _grouped(self, split: str, column: str) -> dict[str, list]:
-        said = pc.greater(pc.list_value_length(self.table["tokens"]), 0)
-        table = self.table.filter(pc.and_(pc.equal(self.table["split"], split), said))
+        worded = pc.greater(pc.list_value_length(self.table["tokens"]), 0)
+        table = self.table.filter(pc.and_(pc.equal(self.table["split"], split), worded))
         grouped: dict[str, list] = {}
         for id, value in zip(table["video_id"].to_pylist(), table[column].to_pylist(), strict=True):
             grouped.setdefault(id, []).append(value)
@@ -112,10 +112,10 @@ def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], op
     write_json(folder / "tag_words.json", {"words": tags})
     keys = {}
     for split in SPLITS:
-        said = [row for row, words in enumerate(tokens) if words and splits[row] == split]
-        columns = [ids[row] for row in said], [caption_indices[row] for row in said]
-        keys[split] = split_key(*columns, [tokens[row] for row in said])
-        sentences = [vocabulary.encode(tokens[row], len(tokens[row]))[1 : None if EOS_COUNTS else -1] for row in said]
+        worded = [row for row, words in enumerate(tokens) if words and splits[row] == split]
+        columns = [ids[row] for row in worded], [caption_indices[row] for row in worded]
+        keys[split] = split_key(*columns, [tokens[row] for row in worded])
+        sentences = [vocabulary.encode(tokens[row], len(tokens[row]))[1 : None if EOS_COUNTS else -1] for row in worded]
         origin = Origin(vocabulary.key, keys[split], EOS_COUNTS)
         write_reference_table(folder / f"references-{split}.parquet", *columns, sentences, origin)
     table = pa.table([ids, caption_indices, splits, texts, tokens, token_ids], schema=_SCHEMA.with_metadata(keys))

@@ -23,22 +23,22 @@ def render_srt(cues: Iterable[Cue]) -> str:
     """SubRip: numbered cues, milliseconds after a comma. It has no escapes; one line of text is always plain text but for
     angle brackets, which players take for tags: they become typographic ones."""
     blocks = []
-    for number, (start, end, text) in enumerate(_settled(cues), 1):
-        said = text.replace("<", "‹").replace(">", "›")
-        blocks.append(f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{said}\n")
+    for number, (start, end, text) in enumerate(_normalised(cues), 1):
+        escaped = text.replace("<", "‹").replace(">", "›")
+        blocks.append(f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{escaped}\n")
     return "\n".join(blocks)
 
 
 def render_vtt(cues: Iterable[Cue]) -> str:
     """WebVTT: text with &, < and > escaped."""
     blocks = ["WEBVTT\n"]
-    for start, end, text in _settled(cues):
-        said = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        blocks.append(f"{_clock(start, '.')} --> {_clock(end, '.')}\n{said}\n")
+    for start, end, text in _normalised(cues):
+        escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        blocks.append(f"{_clock(start, '.')} --> {_clock(end, '.')}\n{escaped}\n")
     return "\n".join(blocks)
 
 
-def _settled(cues: Iterable[Cue]) -> Iterable[tuple[int, int, str]]:
+def _normalised(cues: Iterable[Cue]) -> Iterable[tuple[int, int, str]]:
     """Cues in whole milliseconds and on one line each; one without words is left out, as no player would show it."""
     for cue in cues:
         text = _SPACES.sub(" ", cue.text).strip()

@@ -31,7 +31,7 @@ def caption_id(video_id: str, n: int) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a table was made of."""
+    """The vocabulary and captions that a table was computed from."""
 
     vocabulary: str | None
     """key of the vocabulary that numbers its words; None: made of the words themselves, good for any vocabulary"""
@@ -46,7 +46,7 @@ class Origin:
         if self.vocabulary not in (None, wanted.vocabulary):
             raise Mismatch(
                 f"{path} was made for vocabulary {self.vocabulary[:12]}, but {str(wanted.vocabulary)[:12]} is in use; "
-                f"its numbers mean other words: {remedy}"
+                f"its token ids mean other words: {remedy}"
             )
         if self.split != wanted.split:
             raise Mismatch(
@@ -75,8 +75,8 @@ class ReferenceTable:
     @property
     def caption_ids(self) -> list[str]:
         counts = np.diff(self.videos).tolist()
-        owners = (id for id, count in zip(self.video_ids, counts, strict=True) for _ in range(count))
-        return [caption_id(id, n) for id, n in zip(owners, self.caption_indices.tolist(), strict=True)]
+        row_video_ids = (id for id, count in zip(self.video_ids, counts, strict=True) for _ in range(count))
+        return [caption_id(id, n) for id, n in zip(row_video_ids, self.caption_indices.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class WeightTable:
 def write_reference_table(
     path: Path, video_ids: list[str], caption_indices: list[int], sentences: list[list[int]], origin: Origin
 ) -> None:
-    """One row a caption, sorted by video id and n."""
+    """One row per caption, sorted by video id and n."""
     order = sorted(range(len(video_ids)), key=lambda row: (video_ids[row], caption_indices[row]))
     columns = {
         "video_id": pa.array([video_ids[row] for row in order], pa.string()),
@@ -130,12 +130,12 @@ def write_reference_table(
 
 def read_reference_table(path: Path, wanted: Origin) -> ReferenceTable:
     table, origin, _ = _read(path, wanted)
-    owners = table["video_id"].to_pylist()
-    firsts = [row for row, id in enumerate(owners) if row == 0 or owners[row - 1] != id]
+    row_video_ids = table["video_id"].to_pylist()
+    firsts = [row for row, id in enumerate(row_video_ids) if row == 0 or row_video_ids[row - 1] != id]
     lists = table["tokens"].combine_chunks()
     return ReferenceTable(
-        tuple(owners[row] for row in firsts),
-        np.array([*firsts, len(owners)], np.int64),
+        tuple(row_video_ids[row] for row in firsts),
+        np.array([*firsts, len(row_video_ids)], np.int64),
         table["n"].to_numpy(),
         lists.flatten().to_numpy(zero_copy_only=False),
         np.concatenate([[0], np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False), dtype=np.int64)]),
@@ -157,7 +157,7 @@ def read_frequency_table(path: Path, wanted: Origin) -> FrequencyTable:
 def write_weight_table(
     path: Path, caption_ids: list[str], scores: Mapping[str, NDArray[np.float64]], origin: Origin
 ) -> None:
-    """One row a caption; NaN (a caption without others) is null."""
+    """One row per caption; NaN (a caption without others) is null."""
     columns = {name: pa.array(weights, pa.float64(), mask=np.isnan(weights)) for name, weights in scores.items()}
     _write(path, {"caption_id": pa.array(caption_ids, pa.string()), **columns}, origin)
 

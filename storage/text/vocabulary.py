@@ -1,4 +1,4 @@
-"""Words and their numbers: the vocabulary of a training split, and the words that can be seen."""
+"""The vocabulary of a training split: words and token ids; and the content words that a tagger learns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FUNCTION_WORDS = frozenset(
 
 
 class TextOptions(Options):
-    """How captions become numbers."""
+    """How captions become token ids."""
 
     min_count: int = Field(3, ge=1)
     """words seen fewer times in the training captions become <unk>"""
@@ -41,13 +41,13 @@ class TextOptions(Options):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """All words with their numbers; the first four are the special tokens."""
+    """All words; a word's index is its token id. The first four are the special tokens."""
 
     words: tuple[str, ...]
 
     @classmethod
     def build(cls, sentences: Iterable[Sequence[str]], min_count: int) -> Vocabulary:
-        """Words in order of frequency, then alphabet, so that equal captions give equal numbers."""
+        """Words in order of frequency, then alphabet, so that equal captions give equal token ids."""
         counts = Counter(word for sentence in sentences for word in sentence)
         wanted = (w for w, n in counts.items() if n >= min_count and w not in SPECIAL_TOKENS)
         kept = sorted(wanted, key=lambda w: (-counts[w], w))
@@ -73,7 +73,7 @@ class Vocabulary:
         return [BOS, *(self._token_id(token) for token in tokens[:max_words]), EOS]
 
     def _token_id(self, token: str) -> int:
-        """A caption may contain the text "<eos>": that is no end of anything."""
+        """A caption may contain the text "<eos>": that is not the end of a sentence."""
         return UNK if token in SPECIAL_TOKENS else self.token_ids.get(token, UNK)
 
     def decode(self, token_ids: Iterable[int]) -> list[str]:

@@ -1,7 +1,7 @@
-"""The scores of a captioner whose smallest attention weights are dropped (G2L, Fig. 6).
+"""The scores of a captioner whose smallest attention weights are masked (G2L, Fig. 6).
 
-An attention that has learnt what matters loses little until most of its weights are gone. Every attention of the captioner is
-masked, over time, space and regions alike; with all weights gone it captions without having seen anything."""
+An attention that has learnt what matters loses little until most of its weights are masked. Every attention of the captioner is
+masked, over time, space and regions alike; with all weights masked it captions without seeing the video."""
 
 from __future__ import annotations
 

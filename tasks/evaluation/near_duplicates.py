@@ -1,4 +1,4 @@
-"""Near twins among the captioned videos, and whether their captions tell them apart."""
+"""Near duplicates among the captioned videos, and whether their captions tell them apart."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from models.metrics.corpus import score_corpus
 from models.neighbours import NearestItems
 from tasks.find_neighbours import pool
 from tasks.framework.feature_access import FeatureAccess
-from tasks.reporting.page import Verdict
+from tasks.reporting.report_page import Verdict
 
 
 @dataclass(frozen=True)
 class DuplicatePair:
-    """Two videos, how far apart their features are on average, and what became of their captions."""
+    """Two videos, the distance of their mean features, and whether their captions tell them apart."""
 
     first: str
     second: str
@@ -36,37 +36,35 @@ def captioned_duplicates(
     if pooled is None or len(pooled.ids) < 2:
         return []
     nearest = NearestItems(pooled.vectors, 3, device=device).of_items(0, len(pooled.ids))
-    found = sorted(
+    candidates = sorted(
         (float(distance), min(row, other), max(row, other))
         for row, (others, distances) in enumerate(zip(nearest.indices.tolist(), nearest.distances, strict=True))
         for other, distance in zip(others, distances, strict=True)
     )
     taken: set[int] = set()
     pairs: list[tuple[str, str, float]] = []
-    for distance, first, second in found:
+    for distance, first, second in candidates:
         if len(pairs) < most and not taken & {first, second}:
             taken |= {first, second}
             pairs.append((pooled.ids[first], pooled.ids[second], distance))
-    verdicts = judge([(first, second) for first, second, _ in pairs], captions, references)
+    verdicts = pair_verdicts([(first, second) for first, second, _ in pairs], captions, references)
     return [DuplicatePair(*pair, verdict) for pair, verdict in zip(pairs, verdicts, strict=True)]
 
 
-def judge(
+def pair_verdicts(
     pairs: Sequence[tuple[str, str]], captions: Mapping[str, str], references: Mapping[str, Sequence[str]]
 ) -> list[Verdict]:
-    """Of disjoint pairs: whether CIDEr against a video's own references is higher for its caption than for its twin's."""
+    """For disjoint pairs: whether a video's caption has a higher CIDEr against its references than the other video's."""
     if not pairs:
         return []
     own = {id: caption for id, caption in captions.items() if id in references}
     swapped = dict(own)
     for first, second in pairs:
         swapped[first], swapped[second] = own[second], own[first]
-    mine, other = (score_corpus(said, references).per_video for said in (own, swapped))
+    own_scores, swapped_scores = (score_corpus(predictions, references).per_video for predictions in (own, swapped))
     verdicts: list[Verdict] = []
     for pair in pairs:
-        if own[pair[0]] == own[pair[1]]:
-            verdicts.append("same caption")
-            continue
-        right = sum(mine[id]["CIDEr"] > other[id]["CIDEr"] for id in pair)
-        verdicts.append(("mixed up", "one of two", "told apart")[right])
+        right = sum(own_scores[id]["CIDEr"] > swapped_scores[id]["CIDEr"] for id in pair)
+        same = own[pair[0]] == own[pair[1]]
+        verdicts.append("same caption" if same else ("mixed up", "one of two", "told apart")[right])
     return verdicts

@@ -2,10 +2,10 @@
 ranked by p(caption | video); R@K is the share of captions whose own video is among the first K.
 
 p is the captioner's own, the end of the caption included. A query is one caption, so dividing by its length would not change its
-ranking. Videos that come as near as rounding can tell are ranked before a caption's own: twins never help.
+ranking. Videos that come as near as rounding can tell are ranked before a caption's own: near duplicates never help.
 
-Captions share beginnings, and what the captioner knows after a beginning depends on the video and the beginning alone. So the
-captions are walked as a tree, each beginning once for a block of videos; all rows of work at a time stay within a budget."""
+Captions share prefixes, and the decoder's state after a prefix depends on the video and the prefix alone. So the captions form a
+prefix tree, of which each node is computed once per block of videos; the rows computed at a time stay within a budget."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from storage.text.vocabulary import Vocabulary
 RANKS = (1, 5, 10)
 TIE = 1e-4  # a difference of log-probabilities that rounding alone can make
 _BLOCK = 64  # videos at most at a time
-_ROWS = 8192  # (beginning, video) pairs whose state is kept at a time, where one video has not more of them by itself
+_ROWS = 8192  # (prefix, video) pairs whose state is kept at a time, unless one video alone has more
 _BUDGET = 256 << 20  # bytes of memory and logits of one step
 
 ReadFeatures = Callable[[Sequence[str]], tuple[dict[str, Tensor], dict[str, Tensor]]]
 """B video ids -> features name -> (B, T, D), masks name -> (B, T)"""
 
 
-class Level(NamedTuple):
-    """The beginnings of one length, in the order of those they go on from."""
+class PrefixLevel(NamedTuple):
+    """The M prefixes of one length, in the order of their parents."""
 
     parents: Tensor
-    """(M,) the row, among those of the level before that go on, which each extends"""
+    """(M,) the index of each prefix's parent among the continuing prefixes of the level before"""
     tokens: Tensor
-    """(M,) the word each adds"""
+    """(M,) the last token of each prefix"""
     ends: Tensor
-    """(E,) the row at which each caption that ends here ends"""
+    """(E,) the prefixes that are whole captions"""
     ended: Tensor
     """(E,) those captions"""
-    goes_on: Tensor
-    """(G,) the rows that do not end"""
+    continuing: Tensor
+    """(G,) the prefixes that do not end"""
 
 
 def self_retrieval(
@@ -55,22 +55,22 @@ def self_retrieval(
     device: str,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """video id -> its caption -> the place of the video when all of them are ranked for that caption; 1 is best."""
+    """video id -> the rank of the video when all of them are ranked for its caption; 1 is best."""
     ids = sorted(captions)
     distinct = sorted(set(captions.values()))
     queries = [vocabulary.encode(words := text.split(), len(words)) for text in distinct]
     log_p = log_probabilities(captioner, read, queries, ids, len(vocabulary), device, progress)
     row = {text: n for n, text in enumerate(distinct)}
-    return place_of_own(log_p, [row[captions[id]] for id in ids], ids)
+    return own_video_ranks(log_p, [row[captions[id]] for id in ids], ids)
 
 
-def recall_at(places: Mapping[str, int]) -> dict[str, float]:
-    """The shares of places that are at most 1, 5 and 10."""
-    return {f"R@{k}": sum(place <= k for place in places.values()) / len(places) for k in RANKS}
+def recall_at(ranks: Mapping[str, int]) -> dict[str, float]:
+    """The shares of ranks that are at most 1, 5 and 10."""
+    return {f"R@{k}": sum(rank <= k for rank in ranks.values()) / len(ranks) for k in RANKS}
 
 
-def place_of_own(log_p: NDArray[np.float32], rows: Sequence[int], ids: Sequence[str]) -> dict[str, int]:
-    """log p (C, N) of C captions in N videos, the caption's row (N,) of each video -> its place in that row."""
+def own_video_ranks(log_p: NDArray[np.float32], rows: Sequence[int], ids: Sequence[str]) -> dict[str, int]:
+    """log p (C, N) of C captions in N videos, the caption's row (N,) of each video -> its rank in that row."""
     own = log_p[rows, range(len(ids))]
     return {id: int((log_p[row] >= own[n] - TIE).sum()) for n, (id, row) in enumerate(zip(ids, rows, strict=True))}
 
@@ -85,15 +85,15 @@ def log_probabilities(
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float32]:
     """C captions as BOS w1 .. wn EOS, N videos -> log p(caption | video) (C, N). The captioner must be in eval mode."""
-    levels = _tree(queries, device)
-    widest = max(len(level.goes_on) for level in levels)
+    levels = _prefix_levels(queries, device)
+    widest = max(len(level.continuing) for level in levels)
     block = max(1, min(_BLOCK, _ROWS // widest))
     found = np.empty((len(queries), len(ids)), np.float32)
     for start in range(0, len(ids), block):
         features, masks = read(ids[start : start + block])
         with torch.inference_mode():
             memory = captioner.encode(_on(features, device), _on(masks, device))
-            found[:, start : start + block] = _walk(captioner, memory, levels, vocabulary_size).cpu().numpy()
+            found[:, start : start + block] = _score_captions(captioner, memory, levels, vocabulary_size).cpu().numpy()
         if progress:
             progress(min(block, len(ids) - start))
     return found
@@ -103,14 +103,14 @@ def _on(tensors: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def _tree(queries: Sequence[Sequence[int]], device: str) -> list[Level]:
-    """All beginnings of the captions by length, from BOS alone to the longest caption."""
+def _prefix_levels(queries: Sequence[Sequence[int]], device: str) -> list[PrefixLevel]:
+    """All prefixes of the captions by length, from BOS alone to the longest caption."""
     root = torch.zeros(1, dtype=torch.long, device=device)
-    levels = [Level(root, torch.full_like(root, queries[0][0]), root[:0], root[:0], root)]
-    running = {0: list(range(len(queries)))}  # row among those that go on -> the captions that go through it
+    levels = [PrefixLevel(root, torch.full_like(root, queries[0][0]), root[:0], root[:0], root)]
+    running = {0: list(range(len(queries)))}  # continuing prefix -> the captions that start with it
     while running:
         columns: tuple[list[int], ...] = ([], [], [], [], [])
-        parents, tokens, ends, ended, goes_on = columns
+        parents, tokens, ends, ended, continuing = columns
         after: dict[int, list[int]] = {}
         for parent, captions in running.items():
             following: dict[int, list[int]] = {}
@@ -121,43 +121,45 @@ def _tree(queries: Sequence[Sequence[int]], device: str) -> list[Level]:
                     ends += [len(tokens)] * len(members)
                     ended += members
                 else:
-                    after[len(goes_on)] = members
-                    goes_on.append(len(tokens))
+                    after[len(continuing)] = members
+                    continuing.append(len(tokens))
                 parents.append(parent)
                 tokens.append(token)
-        levels.append(Level(*(torch.tensor(column, dtype=torch.long, device=device) for column in columns)))
+        levels.append(PrefixLevel(*(torch.tensor(column, dtype=torch.long, device=device) for column in columns)))
         running = after
     return levels
 
 
-def _walk(captioner: Captioner, memory: Memory, levels: Sequence[Level], vocabulary_size: int) -> Tensor:
-    """Memory of B videos, the tree of C captions -> log p (C, B)."""
+def _score_captions(
+    captioner: Captioner, memory: Memory, levels: Sequence[PrefixLevel], vocabulary_size: int
+) -> Tensor:
+    """Memory of B videos, the prefix tree of C captions -> log p (C, B)."""
     videos, count = len(memory.mask), sum(len(level.ended) for level in levels)
-    bytes_a_row = 8 * vocabulary_size + sum(
+    bytes_per_row = 8 * vocabulary_size + sum(
         part[0].nbytes for part in (memory.tokens, memory.mask, memory.summary, *memory.extras.values())
     )
-    most = max(1, _BUDGET // (bytes_a_row * videos))
-    totals = torch.zeros(1, videos, dtype=torch.float64, device=memory.mask.device)  # of beginnings that go on: (G, B)
+    most = max(1, _BUDGET // (bytes_per_row * videos))
+    totals = torch.zeros(1, videos, dtype=torch.float64, device=memory.mask.device)  # of continuing prefixes: (G, B)
     found = torch.empty(count, videos, dtype=torch.float64, device=memory.mask.device)
     state = captioner.decoder.start(memory)
     for level, following in pairwise(levels):
-        said, state = _step(captioner, level.tokens[level.goes_on], state, memory, following, most)
-        totals = totals[following.parents] + said
+        log_p, state = _step(captioner, level.tokens[level.continuing], state, memory, following, most)
+        totals = totals[following.parents] + log_p
         found[following.ended] = totals[following.ends]
-        totals = totals[following.goes_on]
-        rows = following.parents[following.goes_on, None] * videos + torch.arange(videos, device=totals.device)
+        totals = totals[following.continuing]
+        rows = following.parents[following.continuing, None] * videos + torch.arange(videos, device=totals.device)
         state = tuple(part.index_select(0, rows.flatten()) for part in state)
     return found
 
 
 def _step(
-    captioner: Captioner, tokens: Tensor, state: State, memory: Memory, following: Level, most: int
+    captioner: Captioner, tokens: Tensor, state: State, memory: Memory, following: PrefixLevel, most: int
 ) -> tuple[Tensor, State]:
-    """tokens (G,) of beginnings, state of G x B rows -> log p (M, B) of the next level's words, new state of G x B rows.
+    """tokens (G,) of prefixes, state of G x B rows -> log p (M, B) of the next level's tokens, new state of G x B rows.
 
-    At most `most` beginnings at a time: logits and copies of the memory are far larger than states."""
+    At most `most` prefixes at a time: logits and copies of the memory are far larger than states."""
     videos = len(memory.mask)
-    said, states = [], []
+    found, states = [], []
     for start in range(0, len(tokens), most):
         part = tokens[start : start + most]
         rows = torch.arange(videos, device=tokens.device).repeat(len(part))
@@ -166,6 +168,6 @@ def _step(
         log_p = torch.log_softmax(logits.float(), dim=-1).view(len(part), videos, -1)
         edges = torch.tensor([start, start + len(part)], device=tokens.device)
         first, last = torch.searchsorted(following.parents, edges).tolist()
-        said.append(log_p[following.parents[first:last] - start, :, following.tokens[first:last]])
+        found.append(log_p[following.parents[first:last] - start, :, following.tokens[first:last]])
         states.append(new)
-    return torch.cat(said), tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+    return torch.cat(found), tuple(torch.cat(parts) for parts in zip(*states, strict=True))

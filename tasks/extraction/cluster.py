@@ -32,7 +32,7 @@ from prefect.task_runners import TaskRunner
 from storage.errors import LongtakeError, TransientError, UsageError
 from tasks.extraction.engine import RowResult
 from tasks.extraction.shards import Shard, run_shards
-from tasks.framework.lost_console import outlive_console
+from tasks.framework.broken_pipe import survive_broken_pipe
 from tasks.framework.runtime import Runtime
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowRes
         persist_result=False,
     )
     in_worker = worker_runtime(runtime)
-    done: SimpleQueue[PrefectFuture[list[RowResult]]] = SimpleQueue()
+    finished: SimpleQueue[PrefectFuture[list[RowResult]]] = SimpleQueue()
     titles: dict[UUID, str] = {}
     with _CLUSTERS[runtime.runner](runtime) as cluster:
         api_url, waiting = _prefect_api_url(), 0
@@ -86,20 +86,20 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowRes
             with cluster.submit_options(), temporary_settings({PREFECT_API_URL: api_url}):
                 future = cluster.runner.submit(task, values)
             titles[future.task_run_id] = title
-            future.add_done_callback(done.put)
+            future.add_done_callback(finished.put)
             waiting += 1
-            while not done.empty():
+            while not finished.empty():
                 waiting -= 1
-                yield from _results(done.get(), titles, cluster)
+                yield from _results(finished.get(), titles, cluster)
         for _ in range(waiting):
-            yield from _results(done.get(), titles, cluster)
+            yield from _results(finished.get(), titles, cluster)
         _wait_until_recorded(list(titles))
 
 
 def extract_shard(shard: Shard, title: str) -> list[RowResult]:
     """One shard in a worker, with one result per pending row: also for those that an earlier try, whose worker was lost,
     left in the stores."""
-    outlive_console()
+    survive_broken_pipe()
     results = list(run_shards([shard], shard.runtime))
     known = {(result.feature, result.id) for result in results}
     return results + [
@@ -113,11 +113,11 @@ def extract_shard(shard: Shard, title: str) -> list[RowResult]:
 def worker_runtime(runtime: Runtime) -> Runtime:
     """The runtime inside a worker. Workers of this machine share its cores and decoders; those of an existing cluster use
     what it gives them."""
-    changes: dict[str, Any] = {"runner": "local"}
+    update: dict[str, Any] = {"runner": "local"}
     if not runtime.address:
-        changes["threads"] = runtime.threads or max(1, (os.cpu_count() or 1) // runtime.workers)
-        changes["decoders"] = -(-runtime.decoders // runtime.workers)
-    return runtime.model_copy(update=changes)
+        update["threads"] = runtime.threads or max(1, (os.cpu_count() or 1) // runtime.workers)
+        update["decoders"] = -(-runtime.decoders // runtime.workers)
+    return runtime.model_copy(update=update)
 
 
 def _results(future: PrefectFuture[list[RowResult]], titles: dict[UUID, str], cluster: _Cluster) -> list[RowResult]:
@@ -207,8 +207,8 @@ def _ray(runtime: Runtime) -> Iterator[_Cluster]:
         gpus = ray.cluster_resources().get("GPU", 0) if runtime.device != "cpu" else 0
         if gpus:  # a task sees only the GPUs that it asks for
             options["num_gpus"] = 1 if runtime.address else min(1, gpus / runtime.workers)
-        lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
-        yield _Cluster(runner, lost, submit_options=lambda: remote_options(**options))
+        worker_lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
+        yield _Cluster(runner, worker_lost, submit_options=lambda: remote_options(**options))
 
 
 _CLUSTERS: dict[str, Callable[[Runtime], AbstractContextManager[_Cluster]]] = {"dask": _dask, "ray": _ray}

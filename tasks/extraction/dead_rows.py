@@ -1,4 +1,4 @@
-"""Dead rows of feature stores: those of videos that were changed or removed since, which no kept run reads any more."""
+"""Dead rows of feature stores: rows of changed or removed videos that no kept run reads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from storage.features.store import FeatureStore
 from storage.runs import RunRecord, latest_runs
 from storage.workspace import Workspace
 from tasks.extraction.extractors import IMPORTED
-from tasks.framework.feature_access import read_about, read_rows
+from tasks.framework.feature_access import read_feature_metadata, read_rows
 
 
 @dataclass(frozen=True)
 class DeadRows:
-    """A store with rows that nobody wants, and those that are wanted."""
+    """A store, the rows of it to keep (video id -> key), and how many others it has."""
 
     store: FeatureStore
     keep: dict[str, str]
@@ -24,27 +24,28 @@ class DeadRows:
 
 
 def find_dead_rows(workspace: Workspace, keep: int = 1) -> list[DeadRows]:
-    """Of every store that kept runs read: the rows that none of them reads. A store is left alone while a run that uses it
-    has not finished its extraction, and where two kept runs want different rows of one video."""
+    """The rows of the kept runs' stores that none of these runs reads. A store is skipped while a run that uses it has not
+    finished its extraction, and where two kept runs want different rows of one video."""
     wanted: dict[str, dict[str, str]] = {}
-    left_alone: set[str] = set()
+    skipped: set[str] = set()
     for run in latest_runs(workspace, keep):
         rows = _rows_of(workspace, run)
         if rows is None:
-            left_alone.update(run.stores)
+            skipped.update(run.stores)
             continue
         for store, keys in rows.items():
             known = wanted.setdefault(store, {})
             if any(known.get(id, key) != key for id, key in keys.items()):
-                left_alone.add(store)
+                skipped.add(store)
             known.update(keys)
     found = []
-    for name in sorted(wanted.keys() - left_alone):
+    for name in sorted(wanted.keys() - skipped):
         path = workspace.features / name
         if path.parent.name == IMPORTED or not path.is_dir():
             continue
         opened = FeatureStore.open(path)
-        dead = opened.count - len(opened.view().fresh(wanted[name]))
+        view = opened.view()
+        dead = len(view) - len(view.fresh(wanted[name]))
         if dead:
             found.append(DeadRows(opened, wanted[name], dead))
     return found
@@ -58,5 +59,5 @@ def _rows_of(workspace: Workspace, run: RunRecord) -> dict[str, dict[str, str]] 
     if workspace.done("extract_features", extraction) is None:
         return None
     folder = workspace.folder("extract_features", extraction)
-    about = read_about(folder)
-    return {about[name]["store"]: keys for name, keys in read_rows(folder).items()}
+    metadata = read_feature_metadata(folder)
+    return {metadata[name]["store"]: keys for name, keys in read_rows(folder).items()}

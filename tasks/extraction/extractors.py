@@ -179,7 +179,7 @@ def _tagger_source(
     output += feature.only
     output += ["without", *sorted(feature.without)] if feature.without else []
     key = digest("tagger", 2, weights, sampling, *output)  # 2: batches of one size, filled across videos
-    description += f" ({feature.output}{', averaged over time' if feature.over_time == 'mean' else ''})"
+    description += f" ({feature.output}{_averaged(feature)})"
     description += f", {len(feature.only)} of its words" if feature.only else ""
     description += f", without {len(feature.without)} words" if feature.without else ""
     return FeatureSource(name, key, f"{dataset}/{name}-{key[:16]}", description, feature.sampling, weights=weights)
@@ -195,22 +195,22 @@ def _backbone_source(dataset: str, name: str, feature: BackboneFeature, sampling
     else:
         weights, kind = _file_hash(name, feature.weights), Path(feature.weights).name
     output = feature.output_name
-    compiled = () if feature.compiled == "no" else (f"compiled, {feature.compiled}",)
+    compiled = [] if feature.compiled == "no" else [f"compiled, {feature.compiled}"]
     key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, sampling, *compiled)
-    description = (
-        f"{feature.net} ({output}{', averaged over time' if feature.over_time == 'mean' else ''}), {kind} weights"
-    )
-    description += f", {compiled[0]}" if compiled else ""
     return FeatureSource(
         name,
         key,
         f"{dataset}/{name}-{key[:16]}",
-        description,
+        ", ".join([f"{feature.net} ({output}{_averaged(feature)})", f"{kind} weights", *compiled]),
         sampling_of(feature),
         random_weights=kind == "random",
         weights=weights,
         missing_weights=missing,
     )
+
+
+def _averaged(feature: TaggerFeature | BackboneFeature) -> str:
+    return ", averaged over time" if feature.over_time == "mean" else ""
 
 
 def _file_hash(name: str, path: str) -> str:

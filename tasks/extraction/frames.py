@@ -1,4 +1,4 @@
-"""Frames of many videos, decoded once each in processes that may die, in the order of the ids."""
+"""Frames of many videos: each is decoded once, in decoder processes that may die."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from storage.media.resize import UNCHANGED, FrameTransform
 from tasks.catalogue import probe_files
 from tasks.framework.stage import StageContext
 
-_BLOCK = 1000  # videos whose frame times are in memory at once
+_BLOCK = 1000  # videos whose frame times are in memory together
 
 
 def probes_of(
     context: StageContext, catalogue: Catalogue, ids: Sequence[str]
 ) -> Iterator[tuple[str, Probe | BadMedia]]:
-    """Each video with what its file holds, from the file cache; only what the file cache lost is probed again."""
+    """Each video with the probe of its file, from the file cache; what the cache has lost is probed again."""
     for start in range(0, len(ids), _BLOCK):
         block = ids[start : start + _BLOCK]
         contents = catalogue.content_keys
@@ -43,24 +43,24 @@ def read_frames(
     wanted: Mapping[str, Mapping[str, Sampling]],
     transform: FrameTransform = UNCHANGED,
 ) -> Iterator[tuple[str, dict[str, SampledFrames] | BadMedia]]:
-    """wanted: video id -> samplings by name. Each video with its frames by sampling, or with the reason why not: in order,
-    but for those that could not even be probed, which come last. For few or small frames: a video's are in memory together."""
-    good: deque[str] = deque()
-    bad: deque[tuple[str, BadMedia]] = deque()
+    """wanted: video id -> name -> sampling. Yields each video with its frames by name, or with the reason why not: in order,
+    but those that could not be probed come last. All frames of a video are in memory together."""
+    decoding: deque[str] = deque()
+    unreadable: list[tuple[str, BadMedia]] = []
 
     def jobs() -> Iterator[DecodeJob]:
         for id, probe in probes_of(context, catalogue, list(wanted)):
             if isinstance(probe, BadMedia):
-                bad.append((id, probe))
+                unreadable.append((id, probe))
             else:
-                good.append(id)
+                decoding.append(id)
                 requests = {name: FrameRequest(sampling, transform) for name, sampling in wanted[id].items()}
                 yield DecodeJob(catalogue.path_of(id), requests, catalogue.records[id].segment, probe)
 
     with DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool:
         for _, events in pool.stream(stream_frames, jobs(), restart):
-            yield good.popleft(), _gathered(events)
-    yield from bad
+            yield decoding.popleft(), _gathered(events)
+    yield from unreadable
 
 
 def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, SampledFrames] | BadMedia:

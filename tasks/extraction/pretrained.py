@@ -1,4 +1,4 @@
-"""Pretrained weights are fetched before anything is planned: their hash is part of the features' keys."""
+"""Download pretrained weights before anything is planned: their hash is part of the features' keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.framework.progress import console
 
 
 def fetch_weights(features: Iterable[FeatureOptions]) -> None:
-    """Bring the pretrained weights that these features want and that are not on this machine yet."""
+    """Download the pretrained weights of these features that are not on this machine yet."""
     folder = WeightsFolder()
     wanted = {canonical(f.net) for f in features if isinstance(f, BackboneFeature) and f.weights == "pretrained"}
     missing = sorted(net for net in wanted if folder.find(net) is None)

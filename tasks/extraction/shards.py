@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from storage.features.remote_store import Mirror, RemoteFeatures
+from storage.features.s3_sync import Mirror, RemoteFeatures
 from storage.features.store import FeatureStore
 from storage.media.frame_sampling import Sampling
 from tasks.extraction.engine import Feature, RowResult, Video, extract

@@ -1,4 +1,4 @@
-"""Where files cut from shot to shot: looked through in decoder processes, once for every content, and noted in the file cache."""
+"""Shot boundaries of files: detected in decoder processes, once per content hash, and stored in the file cache."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tasks.catalogue import nameless
 from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext
 
-CUTS_VERSION = 1  # bump when other cuts are found
+CUTS_VERSION = 1  # bump when detection finds other cuts
 
 
 def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, Cuts | BadMedia]:
-    """content hash -> (path, probe) of files -> content hash -> their cuts, or why they could not be looked through."""
+    """content hash -> (path, probe) of files -> content hash -> their cuts, or why they could not be decoded."""
     known = context.file_cache.cuts(files, CUTS_VERSION)
     found: dict[str, Cuts | BadMedia] = {content: Cuts(*cuts) for content, cuts in known.items()}
     todo = [content for content in files if content not in found]
@@ -25,21 +25,21 @@ def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) ->
         return found
     lengths = [files[content][1].duration for content in todo]
     with (
-        progress_bar("looking for shots", round(sum(lengths)), "seconds of video") as shown,
+        progress_bar("looking for shots", round(sum(lengths)), "seconds of video") as bar,
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
-        before = 0.0
+        seconds_done = 0.0
         streams = pool.stream(detect_cuts, [ShotJob(*files[content]) for content in todo], lambda _: ScanProgress(0.0))
-        for content, length, (job, pieces) in zip(todo, lengths, streams, strict=True):
-            for piece in pieces:
-                match piece:
+        for content, length, (job, events) in zip(todo, lengths, streams, strict=True):
+            for event in events:
+                match event:
                     case ScanProgress():
-                        shown.update_to(round(before + piece.seconds))
+                        bar.update_to(round(seconds_done + event.seconds))
                     case Cuts():
-                        context.file_cache.note_cuts(content, CUTS_VERSION, piece.moments, piece.strengths)
-                        found[content] = piece
+                        context.file_cache.note_cuts(content, CUTS_VERSION, event.moments, event.strengths)
+                        found[content] = event
                     case BadMedia():
-                        found[content] = BadMedia(piece.kind, nameless(piece.reason, job.path))
-            before += length
-            shown.update_to(round(before))
+                        found[content] = BadMedia(event.kind, nameless(event.reason, job.path))
+            seconds_done += length
+            bar.update_to(round(seconds_done))
     return found

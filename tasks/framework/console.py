@@ -1,4 +1,4 @@
-"""The consoles that commands and stages print on: what they are given to show, they show, and nothing in it is obeyed."""
+"""The console that commands and stages print to: control characters in the text are shown, not obeyed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from storage.files.sanitising import visible
 
 
 class PlainConsole(Console):
-    """A console for text in which strangers' words may stand: a file's name cannot move the cursor or clear the screen.
-    Markup is the caller's business, as ever (`rich.markup.escape`)."""
+    """A console for untrusted text: a file's name cannot move the cursor or clear the screen. Markup is still up to the caller
+    (`rich.markup.escape`)."""
 
-    def render_str(self, text: str, **how: Any) -> Text:
-        return super().render_str(visible(text), **how)
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)

@@ -20,7 +20,7 @@ from storage.features.store import FeatureStore, View
 from storage.workspace import Workspace
 
 
-def read_about(folder: Path) -> dict[str, dict[str, Any]]:
+def read_feature_metadata(folder: Path) -> dict[str, dict[str, Any]]:
     """What an extraction says of each of its features: store, key, size, where it comes from."""
     try:
         return json.loads((folder / "features.json").read_bytes())
@@ -56,7 +56,7 @@ class FeatureAccess:
         cls, workspace: Workspace, folder: Path, names: Sequence[str], optional: Sequence[str] = ()
     ) -> FeatureAccess:
         """Videos may be without the `optional` ones of the features."""
-        about = read_about(folder)
+        about = read_feature_metadata(folder)
         unknown = [name for name in names if name not in about]
         if unknown:
             raise MissingFeatures(

@@ -31,21 +31,24 @@ LEASE_SECONDS = 60.0
 def gpu_slot(run: StageRun) -> Iterator[None]:
     """A slot of the limit that the runtime names, while a stage uses the device. On a cluster the device is elsewhere."""
     elsewhere = run.stage.name == "extract_features" and run.runtime.runner != "local"
-    if not run.runtime.slots or not run.stage.device or elsewhere:
+    if not run.runtime.concurrency_limit or not run.stage.device or elsewhere:
         yield
         return
-    console.print(f"  {run.label}: takes a slot of '{run.runtime.slots}'", highlight=False, markup=False)
+    console.print(f"  {run.label}: takes a slot of '{run.runtime.concurrency_limit}'", highlight=False, markup=False)
     with ExitStack() as held:
         try:
             # A renewal that fails, because the server restarts, must not end hours of training.
             take = concurrency(
-                run.runtime.slots, lease_duration=LEASE_SECONDS, strict=True, raise_on_lease_renewal_failure=False
+                run.runtime.concurrency_limit,
+                lease_duration=LEASE_SECONDS,
+                strict=True,
+                raise_on_lease_renewal_failure=False,
             )
             held.enter_context(take)
         except ConcurrencySlotAcquisitionError as error:
             raise UsageError(
-                f"Prefect has no concurrency limit '{run.runtime.slots}', which runtime.slots names; make it with "
-                f"'prefect global-concurrency-limit create {run.runtime.slots} --limit 1'"
+                f"Prefect has no concurrency limit '{run.runtime.concurrency_limit}', which the runtime names; make it with "
+                f"'prefect global-concurrency-limit create {run.runtime.concurrency_limit} --limit 1'"
             ) from error
         yield
 

@@ -6,9 +6,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
@@ -80,15 +79,13 @@ class ProgressBar:
 @contextmanager
 def progress_bar(label: str, total: int, unit: str, done: int = 0) -> Iterator[ProgressBar]:
     """Display the progress of `total` units of work, `done` of which an earlier run finished."""
-    with progress_bars({label: total}, unit, {label: done}) as bars:
+    with progress_bars({label: total}, unit, done) as bars:
         yield bars[label]
 
 
 @contextmanager
-def progress_bars(
-    totals: dict[str, int], unit: str, done: Mapping[str, int] = MappingProxyType({})
-) -> Iterator[dict[str, ProgressBar]]:
-    """Display the progress of several pieces of work at once, by label."""
+def progress_bars(totals: dict[str, int], unit: str, done: int = 0) -> Iterator[dict[str, ProgressBar]]:
+    """Display the progress of several pieces of work at once: label -> total."""
     artifacts = {label: _start_artifact(label) for label in totals}
     columns = (
         TextColumn("  [bold]{task.description}"),
@@ -102,8 +99,7 @@ def progress_bars(
     in_terminal = console.is_terminal and sys.stderr.isatty()
     with Progress(*columns, console=console, transient=True) if in_terminal else nullcontext() as display:
         bars = {
-            label: ProgressBar(label, total, unit, display, artifacts[label], done.get(label, 0))
-            for label, total in totals.items()
+            label: ProgressBar(label, total, unit, display, artifacts[label], done) for label, total in totals.items()
         }
         yield bars
     for bar in bars.values():

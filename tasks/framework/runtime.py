@@ -27,7 +27,7 @@ class Runtime(Options):
     """decoder processes; 0 decodes in this process"""
     decode_timeout: float = Field(120.0, gt=0)
     """seconds after which a decoder that does not answer is stopped and its video quarantined"""
-    slots: str = ""
+    concurrency_limit: str = ""
     """a Prefect global concurrency limit, such as longtake-gpu: a stage that uses the device holds one of its slots"""
     feature_bucket: str = ""
     """an s3://bucket/prefix that feature stores are kept in as well: rows that it has are not extracted again"""

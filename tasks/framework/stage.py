@@ -186,7 +186,8 @@ class Stage:
         known = self.key_inputs(workspace, data, options, **given) if self.key_inputs else KeyInputs()
         ingredients = {
             "version": self.version,
-            "options": options.model_dump(mode="json", exclude={"path"}),  # where data is does not change what it is
+            # Where data is does not change what it is. Aliases are the names that older keys were computed with.
+            "options": options.model_dump(mode="json", by_alias=True, exclude={"path"}),
             "inputs": {name: _keys_of(value) for name, value in sorted(given.items())},
             "extra": known.extra,
         }

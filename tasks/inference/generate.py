@@ -1,4 +1,4 @@
-"""Captions for many videos: batches of features in, sentences with their attention out."""
+"""Captions for many videos: batches of features in, caption rows with their attention out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rank_captions(
             )
         for row, id in enumerate(batch):
             finished = decoded.log_probs[row].isfinite().tolist()
-            found.append([_row(decoded, vocabulary, row, n, id) for n, real in enumerate(finished) if real or not n])
+            found.append([_row(decoded, vocabulary, row, n, id) for n, ok in enumerate(finished) if ok or not n])
         if progress:
             progress(len(batch))
     return found

@@ -1,4 +1,4 @@
-"""Small pictures of a video, for people: decoded in a process that may die, as everything from strangers is."""
+"""Small JPEGs of a video for the serving page, decoded in a process that may crash, like everything from strangers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Thumbnail:
 
 
 def thumbnails(path: Path, count: int, runtime: Runtime, short: int = 120) -> list[Thumbnail]:
-    """`count` evenly spread frames, `short` pixels on the short side; BadMedia if there are none to be had."""
-    look = FrameRequest(Uniform(frames=count), FrameTransform(short=short, longest=4 * short))
+    """`count` evenly spread frames, `short` pixels on the short side; BadMedia if there are none."""
+    request = FrameRequest(Uniform(frames=count), FrameTransform(short=short, longest=4 * short))
     with DecodePool(min(1, runtime.decoders), runtime.decode_timeout) as pool:
         (known,) = (answer for _, answer in pool.run(probe, [path]))
         if isinstance(known, BadMedia):
             raise known
-        streams = pool.stream(stream_frames, [DecodeJob(path, {"seen": look}, None, known)], restart)
+        streams = pool.stream(stream_frames, [DecodeJob(path, {"thumbnails": request}, None, known)], restart)
         ((_, events),) = ((job, list(pieces)) for job, pieces in streams)
-    seen = gather(events)["seen"]
-    return [Thumbnail(float(time), _jpeg(image)) for image, time in zip(seen.images[:, 0], seen.pts, strict=True)]
+    found = gather(events)["thumbnails"]
+    return [Thumbnail(float(time), _jpeg(image)) for image, time in zip(found.images[:, 0], found.pts, strict=True)]
 
 
 def _jpeg(image: Picture) -> bytes:

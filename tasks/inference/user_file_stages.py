@@ -1,4 +1,4 @@
-"""The stages of a trained run on a data set of loose files: catalogue, frames, features."""
+"""The stages of a trained run on a data set of user files: catalogue, frames, features."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TrainedRun:
     search: SearchOptions
     runtime: Runtime
     captioners: tuple[ArtifactRef, ...]
-    """one, or several that speak as an ensemble"""
+    """one, or several that form an ensemble"""
     text: ArtifactRef
     tagger: ArtifactRef | None = None
     refocused: ArtifactRef | None = None
@@ -87,7 +87,7 @@ class UserFileStages:
         return run.folder, extracted
 
     def problems(self) -> list[Problem]:
-        """What the stages set aside; `item` is the id of the clip."""
+        """The quarantined items; `item` is the id of the clip."""
         found = gather_problems(self.trained.workspace, [run.ref for run in self._runs])
         return [problem for problem in found if problem.quarantined]
 

@@ -1,7 +1,7 @@
-"""Captions for files that no data set holds: looked at, cut into clips, extracted by the stages of a run, captioned.
+"""Captions for a user's own files: catalogued, cut into clips, extracted by the stages of a run, captioned.
 
-Rows of features are kept under the hash of a file's bytes and its segment, so a file that was seen before, under whatever name,
-is not extracted again."""
+Feature rows are kept under the hash of a file's bytes and its segment, so a file that was captioned before, under whatever
+name, is not extracted again."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class ClipCaption:
 
 @dataclass(frozen=True)
 class Captioned:
-    """What became of some files: clips in the order of files and time; what was set aside, where `item` is the file; and how
-    many rows of features had to be extracted."""
+    """The captions of some files: clips in the order of files and time; problems, whose `item` is the file; and how many
+    feature rows had to be extracted."""
 
     clips: list[ClipCaption] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -66,21 +66,21 @@ class Captioned:
 
 
 class FileCaptioner:
-    """A trained captioner, loaded once, for as many files as come."""
+    """A trained captioner, loaded once, for any number of files."""
 
     def __init__(self, trained: TrainedRun, execute: ExecuteStage = execute_here) -> None:
         self.trained, self._execute = trained, execute
         self._net: Captioner | None = None
 
     def caption(self, files: Sequence[Path], cut: Cut = None, n_best: int = 1, keep_tables: bool = True) -> Captioned:
-        """Caption files. What is wrong with one of them is among the problems, and the others go on. Without `keep_tables`
-        nothing of this call stays in the workspace but rows of features."""
+        """Caption files; a file that cannot be captioned becomes a problem, and the others go on. Without `keep_tables` only
+        feature rows of this call stay in the workspace."""
         stages = UserFileStages(self.trained, self._execute)
-        same, problems = _by_content(self.trained.workspace, files)
-        if not same:
+        paths_of, problems = _by_content(self.trained.workspace, files)
+        if not paths_of:
             return Captioned([], problems)
         try:
-            table, context = stages.catalogue(clip_of(content, paths[0]) for content, paths in same.items())
+            table, context = stages.catalogue(clip_of(content, paths[0]) for content, paths in paths_of.items())
             clips, bad = _cut(context, table, cut)
             found, extracted = {}, 0
             if clips:
@@ -93,23 +93,23 @@ class FileCaptioner:
                     bad += stages.failures(table)
                     if not bad:
                         raise
-            owners = same | {clip.id: same[content] for content, several in clips.items() for clip in several}
-            problems += _told([*stages.problems(), *bad], owners)
-            order = {path: content for content, paths in same.items() for path in paths}
-            told = [
+            clip_paths = {clip.id: paths_of[content] for content, several in clips.items() for clip in several}
+            problems += _file_problems([*stages.problems(), *bad], paths_of | clip_paths)
+            content_of = {path: content for content, paths in paths_of.items() for path in paths}
+            captioned = [
                 found[clip.id].at(path)
                 for path in dict.fromkeys(files)
-                for clip in clips.get(order.get(path, ""), ())
+                for clip in clips.get(content_of.get(path, ""), ())
                 if clip.id in found
             ]
-            return Captioned(told, problems, extracted)
+            return Captioned(captioned, problems, extracted)
         finally:
             if not keep_tables:
                 stages.discard()
 
-    def _captions(self, folder: Path, table: Catalogue, ids: list[str], n_best: int) -> dict[str, _Found]:
-        """The captions of the clips that have all features: as an evaluation would have them, and then others, from the run's
-        own search where it is wide enough, else from a wider one."""
+    def _captions(self, folder: Path, table: Catalogue, ids: list[str], n_best: int) -> dict[str, _RankedClip]:
+        """clip id -> its captions, where it has all features: the one that an evaluation would give, then others, from the
+        run's own search where it is wide enough, else from a wider one."""
         trained, device = self.trained, self.trained.runtime.torch_device()
         access = FeatureAccess.for_captioner(trained.workspace, folder, captioner_options(trained.checkpoints[0]))
         vocabulary = References(trained.workspace.root / trained.text.uri).vocabulary
@@ -125,7 +125,7 @@ class FileCaptioner:
             best = rank_captions(self._net, access, vocabulary, ids, wide, device)
         durations = dict(zip(table.videos["id"].to_pylist(), table.videos["duration"].to_pylist(), strict=True))
         return {
-            id: _Found(
+            id: _RankedClip(
                 table.records[id].segment, durations[id], _own_first(mine[0], many, n_best), _times(access, id, mine[0])
             )
             for id, mine, many in zip(ids, captions, best, strict=True)
@@ -133,8 +133,8 @@ class FileCaptioner:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What was found for the clip of an id, wherever a file with these bytes lies."""
+class _RankedClip:
+    """The captions of a clip, whichever file holds it."""
 
     segment: TimeSpan | None
     duration: float
@@ -155,7 +155,7 @@ def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, 
     sources = {source_of(path): path for path in files}
     with progress_on_demand("fingerprinting new files", "files") as progress:
         contents = FileCache(workspace.file_cache_path).fingerprint(ROOT, sources, progress)
-    same: dict[str, list[Path]] = {}
+    paths_of: dict[str, list[Path]] = {}
     problems = []
     for source, path in sources.items():
         content = contents[source]
@@ -164,8 +164,8 @@ def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, 
                 Problem(str(path), "unreadable", "the file cannot be read; check its permissions", "", True)
             )
         else:
-            same.setdefault(content, []).append(path)
-    return same, problems
+            paths_of.setdefault(content, []).append(path)
+    return paths_of, problems
 
 
 def _cut(context: StageContext, table: Catalogue, cut: Cut) -> tuple[dict[str, list[UserClip]], list[Problem]]:
@@ -191,12 +191,12 @@ def _cut(context: StageContext, table: Catalogue, cut: Cut) -> tuple[dict[str, l
     return clips, problems
 
 
-def _told(problems: list[Problem], owners: dict[str, list[Path]]) -> list[Problem]:
-    """Problems of clips as problems of the files that people named; each file and reason once."""
+def _file_problems(problems: list[Problem], paths_of: dict[str, list[Path]]) -> list[Problem]:
+    """Problems of clips as problems of the files that the user named; each file and reason once."""
     found = {
         (path, problem.reason): Problem(str(path), problem.kind, problem.reason, quarantined=True)
         for problem in problems
-        for path in owners[problem.item]
+        for path in paths_of[problem.item]
     }
     return list(found.values())
 

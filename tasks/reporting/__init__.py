@@ -1,1 +1,1 @@
-"""The HTML report: pages, charts, attention maps, published figures, templates."""
+"""The HTML report: pages, charts, attention maps, attention strip, published scores, templates."""

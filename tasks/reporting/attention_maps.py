@@ -1,12 +1,12 @@
-"""Where a captioner looked, for the report: attention over time, VRE's key frame, and the regions that each word looks at.
+"""What each word of a caption attended to: positions in time, VRE's key frame, regions within frames.
 
-Regions have places where they are cells of a grid, or where the recipe keeps the boxes of a detector beside its regions."""
+The boxes of regions are known where the regions are cells of a grid, or where the recipe keeps a detector's boxes beside them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -24,43 +24,44 @@ from models.zoo import CaptionerOptions
 from storage.results import CaptionRow
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
-from tasks.reporting.page import Region
+from tasks.reporting.report_page import Box, Region
 
 _BATCH = 64
-_SHOWN = 4  # regions of a word
-_LEAST = 0.05  # share of the attention below which a region is not shown
+_REGIONS_PER_WORD = 4
+_LEAST_WEIGHT = 0.05  # share of the attention below which a region is not shown
 
-Box = tuple[float, float, float, float]
+WordRegions = tuple[tuple[Region, ...], ...]
+"""for each word of a caption the regions that it attends to most"""
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What one video's caption looked at. weights: words x positions, or None."""
+    """What the words of one caption attended to. weights: words x positions, or None."""
 
     weights: list[list[float]] | None = None
     timeline: bool = True
     """whether the positions are spread over the video; not so, if rows of several features follow each other"""
     key_time: float | None = None
-    regions: tuple[tuple[Region, ...], ...] = ()
+    regions: WordRegions = ()
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where the regions of one feature are: the same cells in every frame, or boxes that are features themselves."""
+class RegionBoxes:
+    """Where the regions of one feature lie: the same grid cells in every frame, or boxes that are a feature themselves."""
 
     cells: tuple[Box, ...] = ()
     boxes: FeatureAccess | None = None
 
-    def of(self, video_id: str, step: int) -> Sequence[Box]:
+    def in_frame(self, video_id: str, frame: int) -> Sequence[Box]:
         if self.boxes is None:
             return self.cells
         name = self.boxes.names[0]
         rows = self.boxes.views[name].read(video_id, self.boxes.rows[name][video_id])
-        return [cast(Box, tuple(map(float, row[:4]))) for row in rows[step]] if step < len(rows) else ()
+        return [cast(Box, tuple(map(float, row[:4]))) for row in rows[frame]] if frame < len(rows) else ()
 
 
-def looks_again(options: CaptionerOptions) -> bool:
-    """Whether what a captioner looked at is only known by letting it look once more; else its captions tell."""
+def needs_captioner(options: CaptionerOptions) -> bool:
+    """Whether the attention maps take another forward pass; otherwise the caption rows hold all that is needed."""
     return (isinstance(options, VreOptions) and options.steps == 2) or (
         isinstance(options, G2lOptions) and options.regions is not None
     )
@@ -70,23 +71,22 @@ def find_attention_maps(
     captioner: Captioner | None,
     options: CaptionerOptions,
     access: FeatureAccess,
-    places: Places | None,
+    boxes: RegionBoxes | None,
     vocabulary: Vocabulary,
     rows: Sequence[CaptionRow],
     device: str,
 ) -> dict[str, AttentionMap]:
-    """video id -> what its caption looked at. `places` are those of the features that have regions; the captioner is needed
-    only if it `looks_again`."""
-    found = {row.video_id: _over_time(options, access, places, row) for row in rows}
+    """video id -> attention map of its caption. The captioner is only read where `needs_captioner`."""
+    maps = {row.video_id: _over_time(options, access, boxes, row) for row in rows}
     if captioner is None:
-        return found
+        return maps
     if isinstance(options, VreOptions) and options.steps == 2:
-        for id, second in _key_times(captioner, options, access, rows, device):
-            found[id] = AttentionMap(found[id].weights, found[id].timeline, second)
-    if isinstance(options, G2lOptions) and options.regions is not None and places is not None:
-        for id, regions in _g2l_regions(captioner, options.regions, access, places, vocabulary, rows, device):
-            found[id] = AttentionMap(found[id].weights, found[id].timeline, None, regions)
-    return found
+        for id, seconds in _key_times(captioner, options, access, rows, device):
+            maps[id] = replace(maps[id], key_time=seconds)
+    if isinstance(options, G2lOptions) and options.regions is not None and boxes is not None:
+        for id, regions in _g2l_regions(captioner, options.regions, access, boxes, vocabulary, rows, device):
+            maps[id] = replace(maps[id], regions=regions)
+    return maps
 
 
 def region_feature(options: CaptionerOptions, access: FeatureAccess) -> str | None:
@@ -99,31 +99,25 @@ def region_feature(options: CaptionerOptions, access: FeatureAccess) -> str | No
     return None
 
 
-def cells_of(count: int) -> tuple[Box, ...]:
+def grid_cells(count: int) -> tuple[Box, ...]:
     """The boxes of a square grid's cells, row by row; none if it is not square."""
     side = math.isqrt(count)
     if side * side != count:
         return ()
-    return tuple(
-        (column / side, row / side, (column + 1) / side, (row + 1) / side)
-        for row in range(side)
-        for column in range(side)
-    )
+    cells = ((n % side, n // side) for n in range(count))
+    return tuple((x / side, y / side, (x + 1) / side, (y + 1) / side) for x, y in cells)
 
 
-def boxes_beside(features: Mapping[str, Mapping[str, Any]], regions: str) -> str | None:
+def boxes_feature(features: Mapping[str, Mapping[str, Any]], regions: str) -> str | None:
     """The feature that holds the boxes of `regions`: the same net on the same frames, with the output 'boxes'."""
-    mine = {name: value for name, value in features[regions].items() if name != "output"}
-    for name, feature in features.items():
-        if feature.get("output") == "boxes" and {n: v for n, v in feature.items() if n != "output"} == mine:
-            return name
-    return None
+    wanted = {**features[regions], "output": "boxes"}
+    return next((name for name, feature in features.items() if feature == wanted), None)
 
 
 def _over_time(
-    options: CaptionerOptions, access: FeatureAccess, places: Places | None, row: CaptionRow
+    options: CaptionerOptions, access: FeatureAccess, boxes: RegionBoxes | None, row: CaptionRow
 ) -> AttentionMap:
-    """The attention of the search, without the positions that only longer videos of its batch have."""
+    """The weights that the search recorded, without the positions that only longer videos of its batch have."""
     if not row.attention:
         return AttentionMap()
     weights = np.asarray(row.attention, np.float64)
@@ -132,33 +126,31 @@ def _over_time(
     if key is None:
         return AttentionMap(row.attention, timeline=False)
     steps = len(access.views[name].read(row.video_id, key))
-    regions: tuple[tuple[Region, ...], ...] = ()
+    regions: WordRegions = ()
     joined = getattr(getattr(options, "base", options), "join", "depth") == "time" and len(options.features) > 1
     if isinstance(options, TopDownOptions) and region_feature(options, access) == name:
         cells = int(access.about[name]["shape"][0])
         folded = weights[:, : steps * cells].reshape(len(weights), steps, cells)
-        regions = _likeliest_cells(folded, access, name, row.video_id, places)
+        times = _times(access, name, row.video_id)
+        if boxes is not None and times is not None:
+            frames = np.arange(steps)
+            regions = tuple(_top_regions(word, frames, times, boxes, row.video_id) for word in folded)
         weights = folded.sum(-1)
     kept = weights if joined else weights[:, :steps]
     return AttentionMap(kept.round(4).tolist(), not joined, None, regions)
 
 
-def _likeliest_cells(
-    weights: np.ndarray, access: FeatureAccess, name: str, id: str, places: Places | None
-) -> tuple[tuple[Region, ...], ...]:
-    """weights (words, steps, cells) -> the regions of each word."""
-    times = _times(access, name, id)
-    if places is None or times is None:
-        return ()
-    count = weights.shape[2]
-    return tuple(
-        tuple(
-            Region(float(times[n // count]), places.of(id, n // count)[n % count], float(word.flat[n]))
-            for n in np.argsort(-word, axis=None, kind="stable")[:_SHOWN]
-            if word.flat[n] >= _LEAST
-        )
-        for word in weights
-    )
+def _top_regions(
+    weights: np.ndarray, frames: np.ndarray, times: np.ndarray, boxes: RegionBoxes, id: str
+) -> tuple[Region, ...]:
+    """One word's weights (K, O) over the O regions of the frames (K,) -> the regions that it attends to most."""
+    found = []
+    for n in np.argsort(-weights, axis=None, kind="stable")[:_REGIONS_PER_WORD]:
+        weight, frame, region = float(weights.flat[n]), int(frames[n // weights.shape[1]]), int(n % weights.shape[1])
+        in_frame = boxes.in_frame(id, frame) if frame < len(times) else ()
+        if weight >= _LEAST_WEIGHT and region < len(in_frame):
+            found.append(Region(float(times[frame]), in_frame[region], weight))
+    return tuple(found)
 
 
 def _times(access: FeatureAccess, name: str, id: str) -> np.ndarray | None:
@@ -193,39 +185,29 @@ def _g2l_regions(
     captioner: Captioner,
     name: str,
     access: FeatureAccess,
-    places: Places,
+    boxes: RegionBoxes,
     vocabulary: Vocabulary,
     rows: Sequence[CaptionRow],
     device: str,
-) -> Iterator[tuple[str, tuple[tuple[Region, ...], ...]]]:
-    """The captions once more, word by word, to see which regions of which key frames each word was read from."""
+) -> Iterator[tuple[str, WordRegions]]:
+    """Decode the captions again, teacher-forced, and record which regions of which key frames each word attends to."""
     decoder = cast(GruDecoder, captioner.decoder)
     local = cast(G2lAttention, decoder.reader).local
     if local is None:
         return
     for batch, memory in _batches(captioner, access, rows, device):
-        said = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
-        looks: list[tuple[Tensor, Tensor]] = []
-        watching = local.register_forward_hook(lambda _, given, __: looks.append(local.regions(*given)[:2]))  # noqa: B023
+        captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
+        recorded: list[tuple[Tensor, Tensor]] = []
+        hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.regions(*inputs)[:2]))  # noqa: B023
         with torch.inference_mode():
             state = decoder.start(memory)
-            for place in range(max(map(len, said), default=0)):
-                before = [BOS if not place else words[min(place, len(words)) - 1] if words else BOS for words in said]
-                _, state, _ = decoder.step(torch.tensor(before, device=device), state, memory)
-        watching.remove()
-        for number, (row, words) in enumerate(zip(batch, said, strict=True)):
+            for step in range(max(map(len, captions), default=0)):
+                previous = [words[min(step, len(words)) - 1] if step and words else BOS for words in captions]
+                _, state, _ = decoder.step(torch.tensor(previous, device=device), state, memory)
+        hook.remove()
+        for n, (row, words) in enumerate(zip(batch, captions, strict=True)):
             times = _times(access, name, row.video_id)
             if times is not None:
-                steps = ((weights[number].cpu(), frames[number].cpu()) for weights, frames in looks[: len(words)])
-                yield row.video_id, tuple(_likeliest(*step, times, places, row.video_id) for step in steps)
-
-
-def _likeliest(weights: Tensor, frames: Tensor, times: np.ndarray, places: Places, id: str) -> tuple[Region, ...]:
-    """weights (k, O) over the regions of the frames (k,) of one word -> the regions it looks at most."""
-    found = []
-    for share, n in zip(*weights.flatten().topk(min(_SHOWN, weights.numel())), strict=True):
-        frame, region = int(frames[n // weights.shape[1]]), int(n % weights.shape[1])
-        boxes = places.of(id, frame) if frame < len(times) else ()
-        if share >= _LEAST and region < len(boxes):
-            found.append(Region(float(times[frame]), boxes[region], float(share)))
-    return tuple(found)
+                steps = ((weights[n].cpu().numpy(), frames[n].cpu().numpy()) for weights, frames in recorded)
+                of_words = zip(words, steps, strict=False)
+                yield row.video_id, tuple(_top_regions(*step, times, boxes, row.video_id) for _, step in of_words)

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG, drawn here so that a report needs no library and no network.
+"""Line charts as inline SVG, so that a report needs no library and no network.
 
 A chart survives what training produces: NaN and infinity break the line, one point is a dot, a constant series gets
 room above and below, a hundred thousand steps are thinned without losing their spikes.
@@ -11,27 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from tasks.reporting.formatting import plain_number
+
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 480, 264
 LEFT, RIGHT, TOP, BOTTOM = 60, 458, 28, 222  # the plot inside the picture; the rest is for labels
 COLOURS = 8
-DASHES = ("", "7 3", "2 3", "9 3 2 3")  # told apart in print and by the colour-blind too
+DASHES = ("", "7 3", "2 3", "9 3 2 3")  # distinguishable in print and by the colour-blind too
 MARKED_POINTS = 40  # up to here each point gets a dot with its values as a tooltip
 LARGEST = 1e300  # beyond it a difference of two numbers overflows; treated like infinity
 SMALLEST = 1e-300  # below it a difference cannot be divided into ticks
-
-
-def plain_number(value: float | None) -> str:
-    """A number as people write it, about three figures: 0.493, 49.3, 1,204. None and non-finite numbers give a dash."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    size = abs(value)
-    if size >= 1e7 or 0 < size < 5e-4:
-        return f"{value:.2e}"
-    decimals = 0 if size >= 100 and float(value).is_integer() else 3 if size < 1 else 2 if size < 10 else 1
-    text = f"{value:,.{decimals}f}"
-    return text.replace("-", "−")
 
 
 def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[Point]]) -> str:
@@ -42,22 +32,22 @@ def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Sequ
     if not finite:
         return f'{head}<p class="quiet">No points were recorded.</p></figure>'
 
-    frame = _frame(finite)
-    body = [_axes(frame, x_label, y_label)]
-    legend, spoken = [], []
+    axes = _fit_axes(finite)
+    body = [_draw_axes(axes, x_label, y_label)]
+    legend, described = [], []
     for number, (name, points) in enumerate(tidy.items()):
-        body.append(_series(frame, number, name, points))
+        body.append(_series(axes, number, name, points))
         words = _in_words(points)
-        spoken.append(f"{name}: {words}")
+        described.append(f"{name}: {words}")
         swatch = f'<svg class="swatch" viewBox="0 0 24 8" aria-hidden="true">{_line(number, "M0 4H24")}</svg>'
         legend.append(f"<li>{swatch}<b>{escape(name)}</b> <span>{escape(words)}</span></li>")
-    label = escape(f"{title}. {'. '.join(spoken)}")
+    label = escape(f"{title}. {'. '.join(described)}")
     picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(body)}</svg>'
     return f'{head}{picture}<ul class="legend">{"".join(legend)}</ul></figure>'
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _Axes:
     """The ranges that a chart shows and the distance of their ticks."""
 
     x: tuple[float, float]
@@ -65,30 +55,30 @@ class _Frame:
     x_step: float
     y_step: float
 
-    def place(self, x: float, y: float) -> tuple[str, str]:
-        """Where a value is drawn, as SVG coordinates."""
+    def to_svg(self, x: float, y: float) -> tuple[str, str]:
+        """A point in SVG coordinates."""
         across = (x - self.x[0]) / (self.x[1] - self.x[0])
         up = (y - self.y[0]) / (self.y[1] - self.y[0])
         return f"{LEFT + across * (RIGHT - LEFT):.1f}", f"{BOTTOM - up * (BOTTOM - TOP):.1f}"
 
 
-def _frame(finite: list[Point]) -> _Frame:
+def _fit_axes(finite: list[Point]) -> _Axes:
     x = _room(min(x for x, _ in finite), max(x for x, _ in finite))
     low, high = _room(min(y for _, y in finite), max(y for _, y in finite))
     x_step, y_step = _step(*x, 6), _step(low, high, 5)
     if all(x.is_integer() for x, _ in finite):  # half an epoch is not a tick
         x_step = max(x_step, 1.0)
-    return _Frame(x, (math.floor(low / y_step) * y_step, math.ceil(high / y_step) * y_step), x_step, y_step)
+    return _Axes(x, (math.floor(low / y_step) * y_step, math.ceil(high / y_step) * y_step), x_step, y_step)
 
 
 def _drawable(points: Sequence[Point]) -> list[Point]:
-    """The points that have a place on the x axis; a y that cannot be drawn becomes NaN, a gap."""
+    """The points with a finite x; a y that cannot be drawn becomes NaN, a gap."""
     usable = [(float(x), float(y)) for x, y in points if math.isfinite(x) and abs(x) < LARGEST]
     return [(x, y if abs(y) < LARGEST else math.nan) for x, y in usable]
 
 
 def _room(low: float, high: float) -> tuple[float, float]:
-    """The range itself, or some room around a single value (also around two that rounding cannot tell apart)."""
+    """The range itself, or some room around a single value (also around two that differ by rounding only)."""
     size = max(abs(low), abs(high))
     if high - low > max(1e-9 * size, SMALLEST):
         return low, high
@@ -118,17 +108,17 @@ def _tick_text(value: float, step: float) -> str:
     return text.replace("-", "−")
 
 
-def _axes(frame: _Frame, x_label: str, y_label: str) -> str:
+def _draw_axes(axes: _Axes, x_label: str, y_label: str) -> str:
     """Grid lines with their numbers and the names of both axes."""
     parts = []
-    for value in _ticks(*frame.y, frame.y_step):
-        _, y = frame.place(frame.x[0], value)
-        text = _tick_text(value, frame.y_step)
+    for value in _ticks(*axes.y, axes.y_step):
+        _, y = axes.to_svg(axes.x[0], value)
+        text = _tick_text(value, axes.y_step)
         parts.append(f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>')
         parts.append(f'<text x="{LEFT - 7}" y="{y}" dy=".35em" text-anchor="end">{text}</text>')
-    for value in _ticks(*frame.x, frame.x_step):
-        x, _ = frame.place(value, frame.y[0])
-        text = _tick_text(value, frame.x_step)
+    for value in _ticks(*axes.x, axes.x_step):
+        x, _ = axes.to_svg(value, axes.y[0])
+        text = _tick_text(value, axes.x_step)
         parts.append(f'<path class="grid" d="M{x} {BOTTOM}v4"/>')
         parts.append(f'<text x="{x}" y="{BOTTOM + 17}" text-anchor="middle">{text}</text>')
     parts.append(f'<text class="axis" x="0" y="13">{escape(y_label)}</text>')
@@ -143,19 +133,19 @@ def _line(number: int, path: str) -> str:
     return f'<path class="series s{number % COLOURS}"{dashed} d="{path}"/>'
 
 
-def _series(frame: _Frame, number: int, name: str, points: list[Point]) -> str:
-    """One line per unbroken run of points; a lonely point is a dot."""
+def _series(axes: _Axes, number: int, name: str, points: list[Point]) -> str:
+    """One line per unbroken run of points; a single point is a dot."""
     runs: list[list[Point]] = [[]]
     for point in points:
         if math.isfinite(point[1]):
             runs[-1].append(point)
         elif runs[-1]:
             runs.append([])
-    path = "".join("M" + "L".join(" ".join(frame.place(*p)) for p in _thinned(run)) for run in runs if len(run) > 1)
+    path = "".join("M" + "L".join(" ".join(axes.to_svg(*p)) for p in _thinned(run)) for run in runs if len(run) > 1)
     drawn = _line(number, path) if path else ""
     all_marked = sum(map(len, runs)) <= MARKED_POINTS
     for x, y in (point for run in runs if all_marked or len(run) == 1 for point in run):
-        left, top = frame.place(x, y)
+        left, top = axes.to_svg(x, y)
         tip = escape(f"{name}: {plain_number(y)} at {plain_number(x)}")
         dot = f'<circle class="dot s{number % COLOURS}" cx="{left}" cy="{top}" r="3">'
         drawn += f"{dot}<title>{tip}</title></circle>"

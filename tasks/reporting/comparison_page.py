@@ -1,4 +1,4 @@
-"""What the comparison of several runs shows, as plain values; `tasks/reporting/rendering.py` makes the page of them."""
+"""What the comparison of several runs shows, as plain values: `compare_runs` fills them in, `rendering.py` makes HTML of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tasks.reporting.charts import COLOURS
-from tasks.reporting.page import Curve, Score
+from tasks.reporting.report_page import Curve, Score
 
 
 @dataclass(frozen=True)
 class RunColumn:
-    """One run: a letter for the page, what it is, its scores by name, and what must not be overlooked about it."""
+    """One run: its letter on the page, what it is, its scores by name, and what must not be overlooked about it."""
 
     label: str
     title: str
@@ -20,14 +20,13 @@ class RunColumn:
     captioner: str
     videos: str
     scores: Mapping[str, Score]
-    other_figures: Mapping[str, str] = field(default_factory=dict)
-    alarms: Sequence[str] = ()
+    other_metrics: Mapping[str, str] = field(default_factory=dict)
+    critical_warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
-class PairedScore:
-    """One score of two runs on the same videos: theirs minus the first run's, its 95 % interval, how often chance alone
-    turns its sign."""
+class ScoreDifference:
+    """A run's score minus the first run's on the same videos, its 95 % interval, and how often chance alone turns its sign."""
 
     name: str
     value: float
@@ -36,24 +35,24 @@ class PairedScore:
     p: float
 
     @property
-    def sure(self) -> bool:
+    def significant(self) -> bool:
         """Whether the interval leaves out zero."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
-class Pairing:
-    """What one run has more than the first, score by score; or why that cannot be told."""
+class RunDifference:
+    """The paired differences of one run from the first, score by score; or why they cannot be computed."""
 
     label: str
     against: str
-    scores: Sequence[PairedScore] = ()
+    scores: Sequence[ScoreDifference] = ()
     why_not: str = ""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What one run says of a video; caption None: it did not caption it."""
+class RunCaption:
+    """One run's caption of a video; None: it did not caption it."""
 
     label: str
     caption: str | None
@@ -63,12 +62,12 @@ class Told:
 
 @dataclass(frozen=True)
 class ComparedClip:
-    """One video with what each run says of it. `spread` is how far the best and the worst run are apart in CIDEr, `gain`
-    what the last run has more than the first."""
+    """One video with each run's caption. `spread` is the best run's CIDEr minus the worst's,
+    `gain` the last's minus the first's."""
 
     video_id: str
     split: str
-    told: Sequence[Told]
+    captions: Sequence[RunCaption]
     references: Sequence[str] = ()
     frames: Sequence[bytes] = ()
     frame_times: Sequence[float] = ()
@@ -78,32 +77,18 @@ class ComparedClip:
 
 @dataclass(frozen=True)
 class ComparisonPage:
-    """Everything on the page. `settings` are (name, value of each run), those that are not the same in all; None where a
-    recipe has no such setting."""
+    """Everything on the page. `settings` are (name, value in each run) of the settings that differ; None where a recipe
+    has no such setting."""
 
     title: str
     runs: Sequence[RunColumn]
-    pairings: Sequence[Pairing] = ()
+    differences: Sequence[RunDifference] = ()
     settings: Sequence[tuple[str, Sequence[str | None]]] = ()
     curves: Sequence[Curve] = ()
     clips: Sequence[ComparedClip] = ()
     notes: Sequence[str] = ()
 
     @property
-    def letters(self) -> dict[str, int]:
-        """label -> the number of the colour that its curves have too"""
+    def colours(self) -> dict[str, int]:
+        """label -> the number of its colour, which its curves have too"""
         return {run.label: n % COLOURS for n, run in enumerate(self.runs)}
-
-    @property
-    def shared_settings(self) -> list[tuple[str, Sequence[str | None]]]:
-        return [(name, values) for name, values in self.settings if None not in values]
-
-    @property
-    def other_settings(self) -> list[tuple[str, Sequence[str | None]]]:
-        """Settings that some of the recipes do not have."""
-        return [(name, values) for name, values in self.settings if None in values]
-
-    @property
-    def figures(self) -> list[str]:
-        """The names of the figures beside the scores, those of all runs together."""
-        return list(dict.fromkeys(name for run in self.runs for name in run.other_figures))

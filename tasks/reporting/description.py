@@ -1,4 +1,4 @@
-"""What was run, in plain words: the story, the facts, and what a reader must not overlook."""
+"""What was run, in plain words: a summary in sentences, metadata, and warnings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from storage.catalogue import Catalogue
 from storage.records import SPLITS
 from storage.text.references import References
-from tasks.reporting.published import BENCHMARKS
+from tasks.reporting.published_scores import BENCHMARKS
 
 CAPTIONERS = {
     "mp_lstm": "an LSTM that sees the mean of a video (MP-LSTM)",
@@ -19,23 +19,23 @@ CAPTIONERS = {
     "g2l": "a GRU that attends to clips and frames together, then to regions of key frames (G2L)",
     "vre": "a captioner that encodes a video twice, the second time around its key frame (VRE)",
     "show_tell": "an LSTM that sees the video as its first word (Show-Tell)",
-    "top_down": "two LSTMs, one that attends and one that speaks (Top-Down)",
+    "top_down": "two LSTMs, one that attends and one that predicts words (Top-Down)",
 }
 
 _DIVERSITY = {
     "UniCap": "Different captions (UniCap)",
-    "AvgLen": "Words a caption (AvgLen)",
+    "AvgLen": "Words per caption (AvgLen)",
     "Vocabulary": "Words used in captions",
     "Copied": "Captions copied from training",
 }
 
 
-def story(
+def summary(
     table: Catalogue,
     references: References,
     about: Mapping[str, Any],
     recipe: Mapping[str, Any],
-    figures: Mapping[str, Any],
+    metrics: Mapping[str, Any],
 ) -> list[str]:
     """Three or four sentences: the data, the captioner, its training, the captions."""
     sizes = {split: len(table.ids(split)) for split in SPLITS}
@@ -48,21 +48,21 @@ def story(
     )
     seen = f"The captioner is {CAPTIONERS.get(kind, kind)}. It sees a video as the features {each}."
     seeding = recipe.get("seeding", {})
-    loss = "cross-entropy, captions weighed by their agreement" if seeding.get("loss") == "dxe" else "cross-entropy"
+    loss = "cross-entropy, captions weighted by their agreement" if seeding.get("loss") == "dxe" else "cross-entropy"
     trained = f"It was trained by {loss}, for at most {seeding.get('epochs', '?')} epochs"
     if recipe.get("boosting"):
         trained += f", then by rewards for at most {recipe['boosting'].get('epochs', '?')}"
     search = "greedily, word by word" if how["width"] == 1 else f"by a beam of {how['width']}"
-    said = f"It described {figures['videos']:,} videos of the {figures['split']} split, {search}."
-    return [data, seen, f"{trained}.", said]
+    described = f"It described {metrics['videos']:,} videos of the {metrics['split']} split, {search}."
+    return [data, seen, f"{trained}.", described]
 
 
-def facts(
+def metadata(
     table: Catalogue,
     references: References,
     about: Mapping[str, Any],
     recipe: Mapping[str, Any],
-    figures: Mapping[str, Any],
+    metrics: Mapping[str, Any],
 ) -> list[tuple[str, str]]:
     """(label, value), the data first, then the captioner, then what evaluation says beside the scores."""
     sizes = ", ".join(f"{len(table.ids(split)):,} {split}" for split in SPLITS)
@@ -75,25 +75,25 @@ def facts(
         ("Search", "greedy" if recipe["decoding"]["width"] == 1 else f"beam of {recipe['decoding']['width']}"),
     ]
     found += [
-        (f"Features '{name}'", f"{info['words']}; {info['size']:,} numbers a row") for name, info in about.items()
+        (f"Features '{name}'", f"{info['words']}; {info['size']:,} numbers per row") for name, info in about.items()
     ]
-    found += caption_figures(figures)
-    found += [(f"{name} not computed", why) for name, why in figures["not_computed"].items()]
-    if figures["not_captioned"]:
-        found.append(("Not captioned", f"{len(figures['not_captioned']):,} videos of the split have no features"))
+    found += caption_metrics(metrics)
+    found += [(f"{name} not computed", why) for name, why in metrics["not_computed"].items()]
+    if metrics["not_captioned"]:
+        found.append(("Not captioned", f"{len(metrics['not_captioned']):,} videos of the split have no features"))
     return found
 
 
-def caption_figures(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+def caption_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What evaluation says of the captions themselves: how many differ, their length, self-retrieval."""
     found = []
-    for name, value in figures["diversity"].items():
+    for name, value in metrics["diversity"].items():
         found.append((_DIVERSITY.get(name, name), f"{100 * value:.1f} %" if name == "Copied" else f"{value:,.4g}"))
-    return found + [(f"Self-retrieval {n}", f"{100 * v:.1f} %") for n, v in (figures["self_retrieval"] or {}).items()]
+    return found + [(f"Self-retrieval {n}", f"{100 * v:.1f} %") for n, v in (metrics["self_retrieval"] or {}).items()]
 
 
-def alarms(about: Mapping[str, Any]) -> list[str]:
-    """What makes the scores worthless."""
+def random_weight_warnings(about: Mapping[str, Any]) -> list[str]:
+    """Warnings that the scores mean nothing, because features come from random weights."""
     return [
         f"The features '{name}' come from random weights: they try the plumbing, and the scores say nothing about a model."
         for name, info in about.items()
@@ -101,18 +101,18 @@ def alarms(about: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def warnings(figures: Mapping[str, Any]) -> list[str]:
-    if figures["videos"] >= 30:
+def warnings(metrics: Mapping[str, Any]) -> list[str]:
+    if metrics["videos"] >= 30:
         return []
-    return [f"Only {figures['videos']} videos were scored; such scores vary a lot from one set to the next."]
+    return [f"Only {metrics['videos']} videos were scored; such scores vary a lot from one set to the next."]
 
 
-def published_note(kind: str, figures: Mapping[str, Any]) -> str:
-    """What to think of when a run is compared with the papers' figures on its data set."""
+def published_note(kind: str, metrics: Mapping[str, Any]) -> str:
+    """What to think of when a run is compared with the papers' scores on its data set."""
     if kind not in BENCHMARKS:
         return ""
-    papers, here = BENCHMARKS[kind].videos, figures["videos"]
+    papers, here = BENCHMARKS[kind].videos, metrics["videos"]
     note = f"As printed in the papers, on the test split of {papers:,}."
-    if here != papers or figures["split"] != "test":
-        note += f" This run scored {here:,} of its {figures['split']} split, so the figures are not of the same videos."
+    if here != papers or metrics["split"] != "test":
+        note += f" This run scored {here:,} of its {metrics['split']} split, so the scores are not of the same videos."
     return note

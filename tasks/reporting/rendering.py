@@ -1,11 +1,11 @@
-"""How the pages become self-contained HTML files: the report of a run, and the comparison of several.
+"""Self-contained HTML files of the pages: the report of a run, and the comparison of several.
 
-Layout lives in templates/*.j2, looks in pages.css, behaviour in pages.js; all end up inside the one file, which sends no
+Layout lives in templates/*.j2, looks in pages.css, behaviour in *.js; all end up inside the one file, which sends no
 request anywhere (its own Content-Security-Policy forbids it).
 
-Every clip is written as the same markup. The first page of them stands in the document, so that the page can be read
+Every clip is written as the same markup. The first page of them stands in the document, so that it can be read
 without JavaScript and before a large file has finished loading; the others wait as text in data blocks, <script
-type="text/template">, until they are looked at. Of 3,000 clips in 57 MB, Chromium needs 0.9 s of CPU time to open; with the
+type="text/template">, until they are shown. Of 3,000 clips in 57 MB, Chromium needs 0.9 s of CPU time to open; with the
 same markup in <template> elements, which it parses, 1.8 s.
 """
 
@@ -14,56 +14,66 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
+import statistics
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tasks.reporting.charts import line_chart, plain_number
-from tasks.reporting.clip_views import FEW_FRAMES, clip_view, film_view, most_ordinary_first, ranking_score, showcase
+from tasks.reporting.attention_strip import attention_strip, frame_strip
+from tasks.reporting.charts import line_chart
 from tasks.reporting.comparison_page import ComparisonPage
-from tasks.reporting.page import Curve, ReportPage, Score
+from tasks.reporting.formatting import FILTERS, finite
+from tasks.reporting.report_page import Curve, ReportClip, ReportPage, Score
 
-CLIPS_A_PAGE = 24
+CLIPS_PER_PAGE = 24
 REFERENCES_SHOWN = 3
 PROBLEMS_SHOWN = 50
 HEADLINES = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", "SPICE")
+_SHOWCASE = 3  # clips each of the best, the most ordinary and the worst
+_FEW_FRAMES = 4  # of a clip that is shown in little room
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_report(page: ReportPage) -> str:
     """The page of one run as one HTML document. The same page gives the same text."""
-    ranked_by = ranking_score(page.clips)
-    ordered = most_ordinary_first(page.clips, ranked_by)
-    down = any(score.name == ranked_by and not score.higher_is_better for score in page.scores)
-    seconds = [stage.seconds if stage.seconds and math.isfinite(stage.seconds) else 0.0 for stage in page.stages]
+    ranked_by = _ranking_score(page.clips)
+    ordered = _most_ordinary_first(page.clips, ranked_by)
+    ascending = any(score.name == ranked_by and not score.higher_is_better for score in page.scores)
+    seconds = [finite(stage.seconds) or 0.0 for stage in page.stages]
     slowest = max(seconds, default=0.0) or 1.0
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    for stage, cost in zip(page.stages, seconds, strict=True):
+        spent[stage.state != "reused"].append(cost)
     headlines = [score for score in page.scores if score.name in HEADLINES] or list(page.scores)
     return _render(
         "report.html.j2",
         page=page,
-        made_at=_readable_time(page.made_at),
         curves=_charts(page.curves),
         masking=_charts([page.masking] if page.masking else []),
         headlines=[(score, _scale(score, page)) for score in headlines],
         other_scores=[score for score in page.scores if score not in headlines],
         score_names=_score_names(page),
         own={score.name: score for score in page.scores},
-        clips=[clip_view(clip, ranked_by) for clip in ordered],
-        showcase=showcase(ordered, ranked_by, down),
+        clips=[attention_strip(clip) | {"rank": finite(clip.scores.get(ranked_by))} for clip in ordered],
+        showcase=_showcase(ordered, ranked_by, ascending),
         ranked_by=ranked_by,
-        best="asc" if down else "desc",
+        best="asc" if ascending else "desc",
         splits=sorted({clip.split for clip in page.clips}),
-        twins=[(pair, *(film_view(clip, FEW_FRAMES) for clip in (pair.first, pair.second))) for pair in page.twins],
-        verdicts=Counter(pair.verdict for pair in page.twins).most_common(),
+        near_duplicates=[
+            (pair, [frame_strip(clip, _FEW_FRAMES) for clip in (pair.first, pair.second)])
+            for pair in page.near_duplicates
+        ],
+        verdicts=Counter(pair.verdict for pair in page.near_duplicates).most_common(),
         problem_kinds=Counter(kind for _, kind, _, _ in page.problems).most_common(),
         stages=[(stage, cost / slowest) for stage, cost in zip(page.stages, seconds, strict=True)],
-        spent=sum(cost for stage, cost in zip(page.stages, seconds, strict=True) if stage.state != "reused"),
-        saved=sum(cost for stage, cost in zip(page.stages, seconds, strict=True) if stage.state == "reused"),
-        reused=sum(stage.state == "reused" for stage in page.stages),
+        spent=sum(spent[True]),
+        saved=sum(spent[False]),
+        reused=len(spent[False]),
     )
 
 
@@ -75,84 +85,83 @@ def render_comparison(page: ComparisonPage) -> str:
         page=page,
         names=names,
         spans={name: _span([run.scores[name] for run in page.runs if name in run.scores]) for name in names},
+        other_metrics=list(dict.fromkeys(name for run in page.runs for name in run.other_metrics)),
+        shared_settings=[(name, values) for name, values in page.settings if None not in values],
+        other_settings=[(name, values) for name, values in page.settings if None in values],
         curves=_charts(page.curves),
-        made_at={run.label: _readable_time(run.made_at) for run in page.runs},
-        clips=[(clip, film_view(clip)) for clip in page.clips],
+        clips=[(clip, frame_strip(clip)) for clip in page.clips],
     )
 
 
 def _render(template: str, **values: Any) -> str:
-    style, script = _source("pages.css"), _source("pages.js")
+    sources = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js")}
+    script = (_TEMPLATES / "attention_strip.js").read_text(encoding="utf-8") + sources["pages.js"]
     # only this very script may run, even if some text had slipped through unescaped
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sources = {"style": style, "script": script, "script_hash": script_hash}
-    html = _templates().get_template(template).render(**sources, **values)
+    html = (
+        _environment()
+        .get_template(template)
+        .render(style=sources["pages.css"], script=script, script_hash=script_hash, **values)
+    )
     # a file name that is not Unicode arrives as lone surrogates, which no file in UTF-8 can hold
     return html.encode("utf-8", "replace").decode("utf-8")
 
 
 @cache
-def _templates() -> Environment:
+def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=plain_number, count=_count, percent=_percent, duration=readable_duration)
-    environment.filters.update(signed=_signed, tenths=_tenths, moment=_readable_time)
+    environment.filters.update(FILTERS)
     environment.globals.update(
-        clips_a_page=CLIPS_A_PAGE, references_shown=REFERENCES_SHOWN, problems_shown=PROBLEMS_SHOWN
+        clips_per_page=CLIPS_PER_PAGE, references_shown=REFERENCES_SHOWN, problems_shown=PROBLEMS_SHOWN
     )
     return environment
-
-
-def _source(name: str) -> str:
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def _charts(curves: Sequence[Curve]) -> list[str]:
     return [line_chart(curve.title, curve.x_label, curve.y_label, curve.series) for curve in curves]
 
 
-def readable_duration(seconds: float | None) -> str:
-    """0.42 s, 12 s, 3 min 05 s, 2 h 07 min; a dash when it is not known."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 9.95:
-        return f"{seconds:.2g} s" if seconds >= 0.01 else "0 s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def _ranking_score(clips: Sequence[ReportClip]) -> str:
+    """The score that best and worst are about: CIDEr where there is one, else the first score any clip has."""
+    names = list(dict.fromkeys(name for clip in clips for name in clip.scores))
+    return "CIDEr" if "CIDEr" in names else names[0] if names else ""
 
 
-def _count(number: int | None) -> str:
-    return "–" if number is None else f"{number:,}"
+def _most_ordinary_first(clips: Sequence[ReportClip], ranked_by: str) -> list[ReportClip]:
+    """Nearest to the median first, so that a report opens on what the captioner usually does, not on its best day."""
+    scores = {id(clip): finite(clip.scores.get(ranked_by)) for clip in clips}
+    known = [score for score in scores.values() if score is not None]
+    median = statistics.median(known) if known else 0.0
+
+    def order(clip: ReportClip) -> tuple[float, list[tuple[int, str]], str]:
+        score = scores[id(clip)]
+        numbered = [(int(n or 0), word) for word, n in re.findall(r"([^0-9]+)|([0-9]+)", clip.video_id)]
+        return math.inf if score is None else abs(score - median), numbered, clip.video_id
+
+    return sorted(clips, key=order)
 
 
-def _percent(share: float) -> int:
-    return round(100 * min(max(share, 0.0), 1.0)) if math.isfinite(share) else 0
-
-
-def _tenths(value: float | None) -> str:
-    """A score of one clip: 48.3; nobody wants to read 2.40e-10."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:,.1f}"
-
-
-def _signed(value: float) -> str:
-    return f"+{plain_number(value)}" if value > 0 else plain_number(value)
-
-
-def _readable_time(iso: str) -> str:
-    try:
-        moment = datetime.fromisoformat(iso)
-    except ValueError:
-        return iso
-    return f"{moment:%Y-%m-%d %H:%M} {moment.tzname() or ''}".rstrip()
+def _showcase(ordered: Sequence[ReportClip], ranked_by: str, ascending: bool) -> list[tuple[str, list[dict[str, Any]]]]:
+    """A few of the best, the most ordinary and the worst; none if there are so few clips that they would be the same."""
+    scored = [clip for clip in ordered if finite(clip.scores.get(ranked_by)) is not None]
+    if len(scored) < 3 * _SHOWCASE:
+        return []
+    ranked = sorted(scored, key=lambda clip: clip.scores[ranked_by], reverse=not ascending)
+    chosen = {
+        "Best": ranked[:_SHOWCASE],
+        "Most ordinary": scored[:_SHOWCASE],
+        "Worst": ranked[-_SHOWCASE:][::-1],
+    }
+    return [
+        (title, [frame_strip(clip, _FEW_FRAMES + 1) | {"rank": clip.scores[ranked_by]} for clip in clips])
+        for title, clips in chosen.items()
+    ]
 
 
 def _score_names(page: ReportPage) -> list[str]:
@@ -163,14 +172,14 @@ def _score_names(page: ReportPage) -> list[str]:
 
 
 def _scale(score: Score, page: ReportPage) -> dict[str, Any] | None:
-    """Where a score, its interval and the papers' figures lie on a line from 0: shares of its length."""
+    """Where a score, its interval and the papers' scores lie on a line from 0: shares of its length."""
     if not math.isfinite(score.value) or score.value < 0:
         return None
     theirs = [(row.name, row.scores[score.name]) for row in page.published if score.name in row.scores]
     low, high = score.interval or (score.value, score.value)
-    top = _round_top(max([high, score.value, *(value for _, value in theirs)]))
+    top = _round_up(max([high, score.value, *(value for _, value in theirs)]))
     ticks = [(name, value, value / top) for name, value in theirs]
-    return {"top": top, "low": max(low, 0) / top, "high": high / top, "value": score.value / top, "ticks": ticks}
+    return {"low": max(low, 0) / top, "high": high / top, "value": score.value / top, "ticks": ticks}
 
 
 def _span(scores: Sequence[Score]) -> tuple[float, float]:
@@ -181,7 +190,7 @@ def _span(scores: Sequence[Score]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _round_top(value: float) -> float:
+def _round_up(value: float) -> float:
     """A round number that is not below the value: 1, 2, 5 times a power of ten, or 1.5 or 3."""
     power = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
     return power * next((nice for nice in (1, 1.5, 2, 3, 5) if nice * power >= value), 10)

@@ -23,7 +23,7 @@ from storage.results import read_jsonl
 from tasks.framework.progress import CurveArtifact
 from tasks.framework.stage import Input, StageContext, StageResult
 
-TASK, RESULT = "processes.json", "processes-answer.json"
+TASK, RESULT = "processes.json", "processes-result.json"
 _POLL_SECONDS = 5.0  # between two updates of the curve
 _ROOT = Path(__file__).parents[2]
 
@@ -78,9 +78,9 @@ def _read_result(path: Path, code: int, nproc: int) -> StageResult:
     path.unlink(missing_ok=True)
     if "error" in result:
         raise LongtakeError(result["error"])
-    if code or "made" not in result:
+    if code or not result:
         raise LongtakeError(
             f"one of the {nproc} training processes ended (exit code {code}); its output is above. The same command goes "
             "on from the last checkpoint; runtime.nproc 1 trains in this process"
         )
-    return StageResult(result["made"]["count"], result["made"]["summary"])
+    return StageResult(**result)

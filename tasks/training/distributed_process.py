@@ -81,7 +81,7 @@ def run_process(task: Path) -> int:
             write_json(folder / RESULT, {"error": str(error)})
         return 1
     if ranks.is_main_process:
-        write_json(folder / RESULT, {"made": {"count": result.count, "summary": result.summary}})
+        write_json(folder / RESULT, {"count": result.count, "summary": result.summary})
     dist.barrier()  # no process leaves while another still communicates
     dist.destroy_process_group()
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from storage.features.remote_store import RemoteFeatures
+from storage.features.s3_sync import RemoteFeatures
 from storage.features.store import FeatureStore
 from storage.files.atomic import TEMP_MARK
 from storage.files.hashing import digest, digest_file

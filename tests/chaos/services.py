@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 
 from tests.chaos.network import Network
-from tests.flows.orchestration.test_service import LOGIN, free_port, server_settings
+from tests.flows.orchestration.test_service import LOGIN, server_settings
+from tests.ports import free_port
 from tests.tasks.process_family import MARK
 
 PREFECT = [sys.executable, "-m", "prefect"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.features.remote_store import RemoteFeatures
+from storage.features.s3_sync import RemoteFeatures
 from storage.features.store import FeatureStore
 from storage.records import ArtifactRef
 from storage.workspace import Completion, Workspace

@@ -50,7 +50,7 @@ def test_a_training_does_not_resume_from_a_crafted_checkpoint(place: Place, mark
 
 def test_boosting_does_not_start_from_a_crafted_captioner(place: Place, mark: Path) -> None:
     replace_file(place.folder("seed") / "captioner.safetensors", trap_bytes(mark))
-    step = place.plan(boosting={"epochs": 1, "videos": 4, "samples": 2}).step("boost")
+    step = place.plan(boosting={"epochs": 1, "batch_size": 4, "samples": 2}).step("boost")
     assert step is not None
     with nothing_springs(mark), pytest.raises(StorageError, match=r"captioner\.safetensors is damaged"):
         step.execute()

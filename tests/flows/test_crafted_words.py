@@ -15,7 +15,7 @@ from flows.orchestration.artifacts import quarantine_rows
 from flows.pipeline import plan_pipeline
 from storage.files.sanitising import has_login, visible, without_login
 from storage.records import Problem
-from storage.text.caption_formats import RENDERERS, CaptionLine
+from storage.text.caption_writers import RENDERERS, CaptionLine
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import Place, executed, recipe_on

@@ -39,13 +39,13 @@ SMALL = (
     "text.min_count=1",
     "seeding.epochs=2",
     "seeding.refocus_after=1",
-    "seeding.videos=5",
-    "seeding.captions=2",
+    "seeding.batch_size=5",
+    "seeding.captions_per_video=2",
     "decoding.max_length=8",
     "evaluation={meteor: false}",
     "runtime={decoders: 0, device: cpu, threads: 1}",
 )
-MORE = {"demo-gld": ("boosting.epochs=1", "boosting.videos=5", "boosting.samples=2", "embedding.training.epochs=1")}
+MORE = {"demo-gld": ("boosting.epochs=1", "boosting.batch_size=5", "boosting.samples=2", "embedding.training.epochs=1")}
 QUICK = "demo-glrg"
 
 

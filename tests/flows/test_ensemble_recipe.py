@@ -19,7 +19,7 @@ from tests.flows.conftest import Longtake
 from tests.flows.toy_place import LABELS, TOY, Place, executed
 
 TWO: dict[str, Any] = {"ensemble": {"seeds": [0, 7]}}
-BOOSTING: dict[str, Any] = {"boosting": {"epochs": 1, "videos": 5, "samples": 2}}
+BOOSTING: dict[str, Any] = {"boosting": {"epochs": 1, "batch_size": 5, "samples": 2}}
 
 
 def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:

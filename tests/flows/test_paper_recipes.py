@@ -119,10 +119,18 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
     [
         (
             "glrg-msrvtt",
-            {"seeding.captions": 20, "seeding.learning_rate": 3e-4, "seeding.loss": "dxe", "seeding.clip": 0.25},
+            {
+                "seeding.captions_per_video": 20,
+                "seeding.learning_rate": 3e-4,
+                "seeding.loss": "dxe",
+                "seeding.gradient_clip": 0.25,
+            },
         ),
         ("glrg-msrvtt", {"boosting.samples": 20, "boosting.learning_rate": 1e-4, "boosting.baseline.kind": "b2"}),
-        ("glrg-msvd", {"seeding.captions": 17, "seeding.epochs": 30, "boosting.epochs": 70, "tagger.net.words": 300}),
+        (
+            "glrg-msvd",
+            {"seeding.captions_per_video": 17, "seeding.epochs": 30, "boosting.epochs": 70, "tagger.net.words": 300},
+        ),
         (
             "g2l-msvd",
             {"captioner.hidden": 768, "captioner.sampler.k": 2, "seeding.weight_decay": 2e-5, "text.min_count": 2},
@@ -163,7 +171,7 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
         ("recnet-activitynet", {"dataset.val_2": "test", "evaluation.split": "test", "text.max_words": 30}),
         (
             "gld-coco-st",
-            {"seeding.learning_rate": 5e-4, "seeding.videos": 16, "seeding.epochs": 20, "decoding.width": 3},
+            {"seeding.learning_rate": 5e-4, "seeding.batch_size": 16, "seeding.epochs": 20, "decoding.width": 3},
         ),
         (
             "gld-coco-tda",
@@ -221,7 +229,7 @@ def test_a_shown_recipe_loads_to_the_same_recipe(name: str) -> None:
 
 
 def test_names_that_yaml_would_misread_are_quoted() -> None:
-    recipe = load_recipe("demo", ["features.on={kind: tagger, sampling: clips}", "about='# yes: [no'"])
+    recipe = load_recipe("demo", ["features.on={kind: tagger, sampling: clips}", "description='# yes: [no'"])
     assert check_recipe(yaml.safe_load(as_page(recipe)), "shown") == recipe
 
 
@@ -259,10 +267,10 @@ SMALL = (
     "seeding.epochs=2",
     "seeding.refocus_after=1",
     "seeding.reconstruction_after=1",
-    "seeding.videos=5",
-    "seeding.captions=2",
+    "seeding.batch_size=5",
+    "seeding.captions_per_video=2",
     "boosting.epochs=1",
-    "boosting.videos=5",
+    "boosting.batch_size=5",
     "boosting.samples=2",
     "decoding={width: 2, max_length: 8}",
     "evaluation={meteor: false}",

@@ -46,7 +46,7 @@ def test_planning_writes_no_result(place: Place) -> None:
         ("decoding__max_length", 7, AFTER_SEED, "seed", "max_words 6 -> 7"),
         ("evaluation__split", "val", AFTER_SEED[1:], "caption", "split test -> val"),
         ("report__clips", 2, ["report"], "report", "shown.clips 9 -> 2"),
-        ("about", "a toy", ["report"], "report", "recipe.about"),
+        ("description", "a toy", ["report"], "report", "recipe.description"),
         ("runtime__decoders", 2, [], "", ""),
         ("runtime__threads", 1, [], "", ""),
         ("tagger__training__epochs", 2, LABELS[3:], "train_tagger", "training.epochs 1 -> 2"),

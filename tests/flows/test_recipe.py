@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.recipe import Recipe, check_recipe, load_recipe, shipped_recipes
+from flows.recipe import RENAMED, Recipe, check_recipe, load_recipe, recorded_recipe, shipped_recipes
 from storage.errors import UsageError
 from storage.media.frame_sampling import Uniform
+from storage.runs import RunRecord
 from tests.flows.toy_place import TOY as TOY_PATH
 
 TOY = str(TOY_PATH)
@@ -27,7 +29,7 @@ def mistake(*settings: str, name: str = TOY, kind: str | None = None) -> str:
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
 def test_every_shipped_recipe_loads_under_its_name_and_says_what_it_is(name: str) -> None:
     recipe = load_recipe(name)
-    assert recipe.name == name and len(recipe.about) > 40
+    assert recipe.name == name and len(recipe.description) > 40
     assert check_recipe(recipe.model_dump(mode="json"), "again") == recipe, "a run's record gives the same recipe"
 
 
@@ -52,7 +54,7 @@ def test_every_option_of_a_recipe_is_described() -> None:
         ("decoding.allow_unk=true", "decoding.allow_unk", True),
         ("tagger.net.channels=[8, 16]", "tagger.net.channels", (8, 16)),
         ("evaluation.split=val", "evaluation.split", "val"),
-        ("about=a=b", "about", "a=b"),
+        ("description=a=b", "description", "a=b"),
         (" seeding.epochs =7", "seeding.epochs", 7),
         ("report.clips=0", "report.clips", 0),
         ("runtime={decoders: 0, device: cpu}", "runtime.device", "cpu"),
@@ -80,10 +82,44 @@ def test_data_and_kind_replace_the_data_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("about=x", "about: is now called 'description'"),
+        ("weighing.meteor=true", "weighing: is now called 'caption_weights'"),
+        ("seeding.sampling.points=[[0, 1.0]]", "seeding.sampling: is now called 'scheduled_sampling'"),
+        ("seeding.videos=3", "seeding.videos: is now called 'batch_size'"),
+        ("tagger.training.average=0.9", "tagger.training.average: is now called 'ema_decay'"),
+        ("runtime.slots=x", "runtime.slots: is now called 'concurrency_limit'"),
+    ],
+)
+def test_a_key_of_another_name_than_before_says_the_new_one(setting: str, said: str) -> None:
+    assert said in mistake(setting)
+
+
+def test_every_renamed_key_is_one_and_a_record_with_the_old_ones_is_still_read() -> None:
+    """Each new name is a key of its section, and the old one is none."""
+    recipe = load_recipe("demo-gld").model_dump(mode="json")
+    old = copy.deepcopy(recipe)
+    moved = 0
+    for place, new in RENAMED.items():
+        *sections, key = place.split(".")
+        found = old
+        for section in sections:
+            found = found[section]
+        assert key not in found
+        if new in found:
+            found[key] = found.pop(new)
+            moved += 1
+    assert moved >= len(RENAMED) - 1  # the tagger has no captions of its own
+    run = RunRecord("1", "demo-gld", "demo", "/data", old, {}, (), "2024-01-01T00:00:00Z")
+    assert recorded_recipe(run).model_dump(mode="json") == recipe
+
+
+@pytest.mark.parametrize(
     ("setting", "place", "meant", "others"),
     [
         ("nmae=x", "nmae", "name", ["captioner", "seeding", "tagger"]),
-        ("seeding.epocs=3", "seeding.epocs", "epochs", ["captions", "learning_rate"]),
+        ("seeding.epocs=3", "seeding.epocs", "epochs", ["captions_per_video", "learning_rate"]),
         ("tagger.trainin.epochs=3", "tagger.trainin", "training", ["net", "sampling"]),
         ("tagger.net.wrods=3", "tagger.net.wrods", "words", ["channels", "frames"]),
         ("features.scene.smapling=clips", "features.scene.smapling", "sampling", ["kind", "weights"]),
@@ -191,7 +227,7 @@ def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> No
         (b"!!python/object/apply:os.mkdir [sprung]\n", "is not valid YAML"),
         (b"", "must be a mapping of sections"),
         (b"- a\n- b\n", "must be a mapping of sections"),
-        (b"about: nothing else\n", "dataset: is missing.*features: is missing.*captioner: is missing"),
+        (b"description: nothing else\n", "dataset: is missing.*features: is missing.*captioner: is missing"),
     ],
 )
 def test_a_malformed_file_is_named_with_the_line(tmp_path: Path, content: bytes, said: str) -> None:

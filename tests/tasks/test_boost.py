@@ -43,12 +43,12 @@ from tests.tasks.training.interruption import interrupted_at
 
 FILES = ("captioner.safetensors", "curves.jsonl")
 BOOST = BoostOptions(
-    boosting=BoostingOptions(epochs=3, videos=4, samples=3, learning_rate=3e-3, patience=9), max_words=8
+    boosting=BoostingOptions(epochs=3, batch_size=4, samples=3, learning_rate=3e-3, patience=9), max_words=8
 )
 
 EMBEDDING = EmbeddingOptions(
     net=VseOptions(features=("scene",), size=12, embedding=8),
-    training=EmbeddingTraining(epochs=2, videos=4, captions=2, learning_rate=5e-3),
+    training=EmbeddingTraining(epochs=2, batch_size=4, captions_per_video=2, learning_rate=5e-3),
 )
 
 
@@ -68,7 +68,7 @@ def summary(job: StageRun) -> dict[str, Any]:
 
 
 def test_the_reward_rises_and_the_curves_tell_of_it(toy: ToyRun) -> None:
-    how = {"epochs": 15, "samples": 10, "learning_rate": 1e-2, "clip": 5.0, "patience": 15}
+    how = {"epochs": 15, "samples": 10, "learning_rate": 1e-2, "gradient_clip": 5.0, "patience": 15}
     # ROUGE-L, because a captioner seeded for three epochs says hardly two words in the right order
     job = boosted(toy, changed(**how, reward={"cider_d": 0.0, "rouge_l": 1.0}))
     start, *curve = read_jsonl(job.folder / "curves.jsonl")
@@ -94,7 +94,9 @@ def test_the_reward_rises_and_the_curves_tell_of_it(toy: ToyRun) -> None:
 def test_it_begins_with_the_seeded_captioner_and_keeps_it_where_nothing_is_better(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    seeding = SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, videos=4, captions=2, loss=loss)})
+    seeding = SEED.model_copy(
+        update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2, loss=loss)}
+    )
     seeded = toy.seeded(seeding)
     real = module.validation_cider
     worse = iter([0.0, 9.0, 9.0, 9.0])
@@ -158,7 +160,7 @@ def boosted_globally(toy: ToyRun, options: BoostOptions, **left_out: None) -> St
 @pytest.mark.parametrize("kind", ["second_sample", "scst"])
 def test_the_global_reward_is_added_to_captions_and_to_words(toy: ToyRun, kind: str) -> None:
     """With no chance to learn, the same captions are drawn, and earn what R_GD takes from them."""
-    how: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-12, "baseline": {"kind": kind}, "videos": 10}
+    how: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-12, "baseline": {"kind": kind}, "batch_size": 10}
     words = LocalOptions(phrase_threshold=1.0, word_threshold=0.1)
     found = {}
     for word_rewards in (None, words):
@@ -191,7 +193,9 @@ def test_a_global_reward_without_its_tables_is_refused(toy: ToyRun) -> None:
 
 def test_true_captions_and_reconstruction_can_be_kept_on(toy: ToyRun) -> None:
     net = RecNetOptions(base=CAPTIONER, attention=8)
-    seeding = SEED.model_copy(update={"captioner": net, "seeding": SeedingOptions(epochs=1, videos=4, captions=2)})
+    seeding = SEED.model_copy(
+        update={"captioner": net, "seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2)}
+    )
     job = boosted(toy, changed(epochs=1, xe=0.5, reconstruction=0.1), seeding)
     point = read_jsonl(job.folder / "curves.jsonl")[1]
     assert point["total"] == pytest.approx(point["policy"] + 0.5 * point["xe"] + 0.1 * point["rebuild"], abs=1e-5)
@@ -253,7 +257,7 @@ def test_tables_made_for_another_vocabulary_are_refused(toy: ToyRun, tmp_path: P
         (tmp_path / file.name).write_bytes(file.read_bytes())
     name = "references-train.parquet"
     (tmp_path / name).write_bytes((other.folder / name).read_bytes())
-    with pytest.raises(Mismatch, match="its numbers mean other words"):
+    with pytest.raises(Mismatch, match="its token ids mean other words"):
         policy_gradient(References(tmp_path), BOOST.boosting, 8)
 
 

@@ -66,9 +66,9 @@ def test_adding_replacing_and_removing_one_video_extracts_only_that_one(
     clips[3].unlink()
     job = mine.features(fixed)
     assert extracted(job) == 0 and len(read_rows(job.folder)["scene"]) == 17, "removed"
-    count = store_of(job).count
+    count = len(store_of(job).view())
     shutil.copy(toy.data / "videos" / clips[3].name, clips[3])
-    assert store_of(mine.features(fixed)).count == count == 19, "brought back: its row was never lost"
+    assert len(store_of(mine.features(fixed)).view()) == count == 19, "brought back: its row was never lost"
 
 
 def look_and_note(job: DecodeJob) -> Iterator[Event]:

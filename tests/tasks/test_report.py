@@ -5,14 +5,14 @@ from __future__ import annotations
 from storage.results import read_captions, read_scores
 from tasks.report import PageOptions, ReportOptions, report
 from tasks.reporting.charts import plain_number
-from tasks.reporting.pictures import read_pictures
+from tasks.reporting.frame_images import read_frame_images
 from tests.tasks.toy_run import ToyRun
 
 
 def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
     recipe = {
         "name": "toy",
-        "about": "a toy & a test",
+        "description": "a toy & a test",
         "dataset": {"name": "demo", "kind": "demo"},
         "features": {"scene": {"kind": "tagger", "weights": "trained"}},
         "captioner": {"kind": "sa_lstm", "features": ["scene"]},
@@ -34,7 +34,7 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
     )
     page = (job.folder / "report.html").read_text()
     assert page.count("data:image/webp;base64,") == 3 * 4 + 2 * 4  # and a pair of near twins
-    kept = read_pictures(job.folder)
+    kept = read_frame_images(job.folder)
     assert [len(pictures.frames) for pictures in kept.values()] == [len(p.times) for p in kept.values()] == [4, 4, 4]
     assert "a toy &amp; a test" in page
     shown = [row for row in read_captions(captions.folder) if row.video_id in page]

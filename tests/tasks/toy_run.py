@@ -28,14 +28,16 @@ from tests.conftest import TINY_WORLD
 SAMPLING = Clips(positions=4, length=3, step=2)
 TAGGER = TrainTaggerOptions(
     net=TaggerOptions(words=20, size=32, channels=(8, 16, 16), feature_size=16),
-    training=TaggerTraining(epochs=2, videos=5),
+    training=TaggerTraining(epochs=2, batch_size=5),
     sampling=SAMPLING,
 )
 EXTRACT = ExtractOptions(
     dataset="demo", features={"scene": TaggerFeature(sampling="clips")}, sampling={"clips": SAMPLING}
 )
 CAPTIONER = SaLstmOptions(features=("scene",), embedding=16, hidden=16, attention=16, dropout=0.1)
-SEED = SeedOptions(captioner=CAPTIONER, seeding=SeedingOptions(epochs=3, videos=4, captions=2), max_words=8)
+SEED = SeedOptions(
+    captioner=CAPTIONER, seeding=SeedingOptions(epochs=3, batch_size=4, captions_per_video=2), max_words=8
+)
 
 
 @dataclass

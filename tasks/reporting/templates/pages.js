@@ -1,4 +1,4 @@
-// Behaviour of the pages: theme, attention of a word, and the gallery's search, order and pages.
+// Behaviour of the pages: theme, and the gallery's search, order and pages.
 // The document is readable without it; clips beyond the first page wait as text in data blocks.
 "use strict";
 (() => {
@@ -20,79 +20,6 @@
   const remembered = remember();
   if (remembered === "dark" || remembered === "light") root.dataset.theme = remembered;
 
-  const resting = new WeakMap(); // clip -> what its bars and its line of text say while no word is pointed at
-
-  // Regions: "frame left top width height share,..." in percent; boxes are drawn over the frames.
-  const drawBoxes = (clip, told) => {
-    clip.querySelectorAll(".box").forEach((box) => box.remove());
-    const shots = clip.querySelectorAll(".strip .shot");
-    for (const [frame, ...place] of (told ? told.split(",") : []).map((one) => one.split(" ").map(Number))) {
-      const box = document.createElement("i");
-      box.className = "box";
-      ["--l", "--t", "--w", "--h", "--p"].forEach((name, n) => box.style.setProperty(name, place[n]));
-      shots[frame]?.append(box);
-    }
-  };
-
-  // Attention: pointing at a word of a caption (mouse, touch or arrow keys) shows where it looks.
-  const look = (word) => {
-    const clip = word.closest(".clip");
-    const weights = word.dataset.w ? word.dataset.w.split(" ").map(Number) : [];
-    const tallest = Number(clip.dataset.tallest) || 1;
-    const bars = clip.querySelectorAll(".bars i");
-    if (!bars.length) return;
-    const gaze = clip.querySelector(".gaze");
-    if (!resting.has(clip)) {
-      resting.set(clip, { text: gaze.textContent, heights: Array.from(bars, (bar) => bar.style.getPropertyValue("--h")) });
-    }
-    for (const other of clip.querySelectorAll(".word.on")) other.classList.remove("on");
-    word.classList.add("on");
-    clip.classList.add("looking");
-    bars.forEach((bar, n) => bar.style.setProperty("--h", (weights[n] || 0) / tallest));
-    drawBoxes(clip, word.dataset.r);
-    // positions are spread over the frames: each frame is as bright as the attention that falls on it
-    const frames = "timeline" in clip.dataset ? [...clip.querySelectorAll(".strip li")] : [];
-    const shares = frames.map(() => 0);
-    if (frames.length) weights.forEach((weight, n) => { shares[Math.floor((n * frames.length) / weights.length)] += weight; });
-    const most = Math.max(...shares, 1);
-    frames.forEach((frame, n) => { frame.querySelector("img").style.opacity = 0.35 + (0.65 * shares[n]) / most; });
-    const seen = frames.length ? shares : weights;
-    const top = seen.indexOf(Math.max(...seen));
-    const time = frames[top]?.querySelector("span")?.textContent.replace("◆ ", "");
-    const place = frames.length ? `frame ${top + 1}${time ? ` (${time})` : ""}` : `position ${top + 1} of ${weights.length}`;
-    gaze.textContent = `“${word.textContent}” looks most at ${place}: ${Math.round(seen[top] / 10)} % of its attention.${word.dataset.r ? " Boxes: where in the frames." : ""}`;
-  };
-  const lookAway = (clip) => {
-    if (!clip?.classList.contains("looking")) return;
-    const { text, heights } = resting.get(clip);
-    clip.classList.remove("looking");
-    drawBoxes(clip, "");
-    clip.querySelectorAll(".word.on").forEach((word) => word.classList.remove("on"));
-    clip.querySelectorAll(".bars i").forEach((bar, n) => bar.style.setProperty("--h", heights[n]));
-    clip.querySelectorAll(".strip img").forEach((image) => image.style.removeProperty("opacity"));
-    clip.querySelector(".gaze").textContent = text;
-  };
-  const wordAt = (event) => event.target.closest?.(".word");
-  document.addEventListener("pointerover", (event) => { if (wordAt(event)) look(wordAt(event)); });
-  document.addEventListener("click", (event) => { if (wordAt(event)) look(wordAt(event)); });
-  document.addEventListener("pointerout", (event) => {
-    const walk = event.target.closest?.(".walk");
-    if (walk && event.pointerType === "mouse" && !walk.contains(event.relatedTarget)) lookAway(walk.closest(".clip"));
-  });
-  document.addEventListener("focusout", (event) => {
-    if (event.target.matches?.(".walk")) lookAway(event.target.closest(".clip"));
-  });
-  document.addEventListener("keydown", (event) => {
-    if (!event.target.matches?.(".walk")) return;
-    if (event.key === "Escape") return lookAway(event.target.closest(".clip"));
-    const step = { ArrowRight: 1, ArrowLeft: -1, Home: -1e9, End: 1e9 }[event.key];
-    if (!step) return;
-    const words = [...event.target.querySelectorAll(".word")];
-    const now = words.findIndex((word) => word.classList.contains("on"));
-    look(words[Math.min(Math.max(now + step, 0), words.length - 1)]);
-    event.preventDefault();
-  });
-
   const startTheme = () => {
     const button = document.getElementById("theme");
     const name = () => {
@@ -108,7 +35,7 @@
     name();
   };
 
-  // Gallery: an order is "<what> asc" or "<what> desc"; what is the place in the file, the id, or a number of the card.
+  // Gallery: an order is "<what> asc" or "<what> desc"; what is the index in the file, the id, or a number of the card.
   const startGallery = () => {
     const gallery = document.getElementById("gallery");
     if (!gallery) return;
@@ -116,10 +43,10 @@
     const form = query.form;
     const pager = document.getElementById("pager");
     const collator = new Intl.Collator(undefined, { numeric: true });
-    const places = [...gallery.children, ...document.querySelectorAll("#waiting > script")];
-    const clips = places.map((element, place) => ({
-      place,
-      facts: element.dataset,
+    const elements = [...gallery.children, ...document.querySelectorAll("#waiting > script")];
+    const clips = elements.map((element, index) => ({
+      index,
+      data: element.dataset,
       source: element.localName === "script" ? element : null,
       card: element.localName === "script" ? null : element,
     }));
@@ -134,18 +61,18 @@
     const entities = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&#34;": '"', "&#39;": "'" };
     const wordsOf = ({ card, source }) => card?.textContent
       ?? source.textContent.replace(/<[^>]*>/g, " ").replace(/&(?:amp|lt|gt|#34|#39);/g, (name) => entities[name]);
-    const textOf = (clip) => (clip.text ??= `${clip.facts.id} ${wordsOf(clip)}`.toLowerCase());
+    const textOf = (clip) => (clip.text ??= `${clip.data.id} ${wordsOf(clip)}`.toLowerCase());
     const byNumber = (name, sign) => {
-      const value = new Map(clips.map((clip) => [clip, name in clip.facts ? sign * Number(clip.facts[name]) : NaN]));
+      const value = new Map(clips.map((clip) => [clip, name in clip.data ? sign * Number(clip.data[name]) : NaN]));
       return (a, b) => {
         const [x, y] = [value.get(a), value.get(b)];
-        return Number.isNaN(x) - Number.isNaN(y) || x - y || a.place - b.place; // those without a number come last
+        return Number.isNaN(x) - Number.isNaN(y) || x - y || a.index - b.index; // those without a number come last
       };
     };
     const ordered = () => {
       const [what, way] = form.elements.order.value.split(" ");
-      if (what === "place") return (a, b) => a.place - b.place;
-      if (what === "id") return (a, b) => collator.compare(a.facts.id, b.facts.id) || a.place - b.place;
+      if (what === "index") return (a, b) => a.index - b.index;
+      if (what === "id") return (a, b) => collator.compare(a.data.id, b.data.id) || a.index - b.index;
       return byNumber(what, way === "desc" ? -1 : 1);
     };
     const size = Number(gallery.dataset.pageSize);
@@ -170,7 +97,7 @@
     };
     const choose = () => {
       const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const wanted = (clip) => !split?.value || clip.facts.split === split.value;
+      const wanted = (clip) => !split?.value || clip.data.split === split.value;
       found = clips.filter((clip) => wanted(clip) && words.every((word) => textOf(clip).includes(word)));
       found.sort(ordered());
       page = 0;

@@ -20,9 +20,10 @@ import yaml
 
 from tests import ROOT
 from tests.flows.orchestration.test_process_lifetime import SLOWLY, lives, wait_for
-from tests.flows.orchestration.test_service import free_port, running
+from tests.flows.orchestration.test_service import running
 from tests.flows.test_end_to_end import TINY, command
 from tests.flows.test_secrets import unprivileged
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("longtake-command")]
 PREFECT = [sys.executable, "-m", "prefect"]

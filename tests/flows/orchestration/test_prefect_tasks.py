@@ -75,8 +75,8 @@ with started():
         ensure_slots("slots-of-test", 1)
         ensure_slots("slots-of-test", 2)
         answers = {each.name: attempt(each) for each in (flaky, broken, hopeless)}
-        answers["nowhere"] = attempt(busy, slots="no-such-limit")
-        answers["busy"] = attempt(busy, slots="slots-of-test")
+        answers["nowhere"] = attempt(busy, concurrency_limit="no-such-limit")
+        answers["busy"] = attempt(busy, concurrency_limit="slots-of-test")
         return answers, active()
 
     answers, after = everything()

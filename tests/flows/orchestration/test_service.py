@@ -25,6 +25,7 @@ import yaml
 
 from storage.workspace import read_done
 from tests import ROOT
+from tests.ports import free_port
 
 pytestmark = pytest.mark.service
 RECIPE = {
@@ -35,19 +36,13 @@ RECIPE = {
     "text": {"min_count": 1, "max_words": 12},
     "neighbours": {"feature": "look", "k": 2},
     "captioner": {"kind": "sa_lstm", "features": ["look"], "embedding": 8, "hidden": 8, "attention": 8},
-    "seeding": {"epochs": 2, "videos": 4, "captions": 2},
+    "seeding": {"epochs": 2, "batch_size": 4, "captions_per_video": 2},
     "decoding": {"width": 2, "max_length": 8},
     "evaluation": {"meteor": False},
     "report": {"frames": 2},
     "runtime": {"decoders": 1, "threads": 1, "device": "cpu"},
 }
 PATIENCE = 900.0  # seconds; machines are shared
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(what: str, ready: Callable[[], Any], patience: float = PATIENCE) -> Any:
@@ -276,7 +271,7 @@ def hold(context, options):
 
 @flow
 def holding():
-    job = hold.bind(Workspace.open(sys.argv[1]), Path("."), Runtime(slots="one-slot"), Options(), {})
+    job = hold.bind(Workspace.open(sys.argv[1]), Path("."), Runtime(concurrency_limit="one-slot"), Options(), {})
     run_as_task(job, "hold", False)
 
 holding()

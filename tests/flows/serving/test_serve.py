@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.serving.answers import Limits
 from flows.serving.app import make_app
+from flows.serving.schemas import Limits
 from flows.serving.worker import CaptionWorker
 from storage.results import read_captions
 from tests.flows.conftest import Longtake
@@ -49,7 +49,7 @@ def send(address: str, data: bytes, **query: object) -> httpx.Response:
 def left_behind(shared: Place) -> list[Path]:
     """Uploads and tables of uploads that are still there."""
     uploads = list((shared.root / "tmp").glob("longtake-serve-*/*"))
-    return uploads + list(shared.workspace.root.glob("artifacts/catalogue/*"))
+    return uploads + list(shared.workspace.root.glob("artimetadata/catalogue/*"))
 
 
 def processes(shared: Place) -> list[int]:
@@ -57,8 +57,8 @@ def processes(shared: Place) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            words = entry.read_text()
-            if "flows.serving.child" in words and str(shared.workspace.root) in words:
+            command = entry.read_text()
+            if "flows.serving.caption_process" in command and str(shared.workspace.root) in command:
                 found.append(int(entry.parent.name))
     return found
 
@@ -71,12 +71,12 @@ def test_an_upload_has_the_caption_of_evaluation_with_frames_and_attention(addre
     )
     answer = send(address, shared.clip("test").read_bytes(), n_best=2)
     assert answer.status_code == 200
-    said = answer.json()
-    assert said["caption"] == said["n_best"][0]["caption"] == expected.caption and len(said["n_best"]) == 2
-    assert said["n_best"][0]["attention"] == expected.attention and len(said["n_best"][0]["attention"][0]) == 4
-    assert len(said["times"]) == len(said["frames"]) == 4
-    assert [frame["time"] for frame in said["frames"]] == pytest.approx(said["times"]), "each position has its frame"
-    assert all(frame["image"].startswith("data:image/jpeg;base64,/9j/") for frame in said["frames"])
+    found = answer.json()
+    assert found["caption"] == found["n_best"][0]["caption"] == expected.caption and len(found["n_best"]) == 2
+    assert found["n_best"][0]["attention"] == expected.attention and len(found["n_best"][0]["attention"][0]) == 4
+    assert len(found["times"]) == len(found["frames"]) == 4
+    assert [frame["time"] for frame in found["frames"]] == pytest.approx(found["times"]), "each position has its frame"
+    assert all(frame["image"].startswith("data:image/jpeg;base64,/9j/") for frame in found["frames"])
     assert left_behind(shared) == before, "neither the upload nor tables of it are kept"
 
 
@@ -154,8 +154,8 @@ def test_the_page_is_safe_and_the_api_describes_itself(address: str) -> None:
     upload = described["paths"]["/api/captions"]["post"]
     assert "application/octet-stream" in upload["requestBody"]["content"]
     assert {"200", "413", "415", "503", "504"} <= upload["responses"].keys()
-    facts = httpx.get(f"{address}/api/run", timeout=60).json()
-    assert facts["recipe"] == "toy" and facts["megabytes"] == MEGABYTES
+    metadata = httpx.get(f"{address}/api/run", timeout=60).json()
+    assert metadata["recipe"] == "toy" and metadata["megabytes"] == MEGABYTES
     assert httpx.get(f"{address}/../../etc/passwd", timeout=60).status_code == 404
 
 

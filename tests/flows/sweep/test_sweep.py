@@ -47,8 +47,8 @@ SHARED = LABELS[: LABELS.index("seed")]
         ("boosting=null,{samples: 2, reward: {bleu_4: 1}}", "boosting", ["null", "{samples: 2, reward: {bleu_4: 1}}"]),
         ("about='a, b',\"c=[d\"", "about", ["'a, b'", '"c=[d"']),
         (
-            "seeding.sampling.points=[[0,1.0]],[[0,0.75],[3,1]]",
-            "seeding.sampling.points",
+            "seeding.scheduled_sampling.points=[[0,1.0]],[[0,0.75],[3,1]]",
+            "seeding.scheduled_sampling.points",
             ["[[0,1.0]]", "[[0,0.75],[3,1]]"],
         ),
     ],
@@ -155,7 +155,7 @@ def test_the_runs_of_a_sweep_have_names_of_their_own(place: Place) -> None:
     long = "captioner.embedding=8,16"
     names = {
         cell.plan.recipe.name
-        for sweep in (sweep_on(place, long), sweep_on(place, long, settings=("seeding.captions=1",)))
+        for sweep in (sweep_on(place, long), sweep_on(place, long, settings=("seeding.captions_per_video=1",)))
         for cell in plan_sweep(sweep, place.workspace)
         if cell.plan
     }
@@ -242,7 +242,7 @@ def test_a_reason_is_told_once_for_all_its_runs() -> None:
 def test_every_variant_of_a_shipped_sweep_is_a_recipe_of_its_own(name: str) -> None:
     sweep, read = find_sweep(name), read_sweep(shipped_sweeps()[name])
     assert name not in shipped_recipes(), "a name means one thing"
-    assert len(read.about) > 40 and sweep.recipe.startswith("demo"), "it runs without a download"
+    assert len(read.description) > 40 and sweep.recipe.startswith("demo"), "it runs without a download"
     recipes = [load_recipe(sweep.recipe, [*sweep.settings, *variant.settings]) for variant in sweep.variants]
     assert len({recipe.model_dump_json() for recipe in recipes}) == len(recipes) >= 4
 
@@ -272,7 +272,7 @@ def test_a_sweep_file_of_ones_own_is_read(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"variants": {}}, "variants: .*at least 1"),
-        ({"sedes": 3}, "sedes: .*valid keys: about, recipe, set, variants, seeds"),
+        ({"sedes": 3}, "sedes: .*valid keys: description, recipe, set, variants, seeds"),
         ({"seeds": 0}, "seeds: .*greater than or equal to 1"),
         ({"variants": {"a": "seeding.epochs=1"}}, "variants.a: "),
     ],

@@ -56,7 +56,7 @@ def run(how: FitOptions, state: TrainState | None = None) -> tuple[list[Progress
 
 @pytest.mark.parametrize(("optimiser", "average"), [("adam", 0.0), ("adamw", 0.0), ("adadelta", 0.0), ("adam", 0.8)])
 def test_going_on_from_any_step_equals_never_having_stopped(optimiser: str, average: float) -> None:
-    how = options(optimiser=optimiser, average=average)
+    how = options(optimiser=optimiser, ema_decay=average)
     seen, weights, states = run(how)
     assert [p.step for p in seen] == list(range(1, 13))
     for stop in (1, 3, 4, 6, 11):
@@ -114,7 +114,7 @@ def test_the_kept_weights_are_the_running_mean_and_training_does_not_notice() ->
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     torch.manual_seed(5)
     expected = {name: tensor.double().clone() for name, tensor in model.state_dict().items()}
-    for progress in fit(model, OBJECTIVE, ToyBatches(), options(average=0.5)):
+    for progress in fit(model, OBJECTIVE, ToyBatches(), options(ema_decay=0.5)):
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         kept = min(0.5, progress.step / (progress.step + 9))
         for name in names:
@@ -176,7 +176,9 @@ def test_clipping_bounds_the_step_and_zero_turns_it_off() -> None:
     def first_step(clip: float) -> tuple[float, float]:
         model = toy_captioner()
         before = model.decoder.embed.weight.detach().clone()  # type: ignore[attr-defined]
-        how = options(epochs=1, clip=clip, optimiser="adadelta", schedule="constant", warmup_steps=0, weight_decay=0)
+        how = options(
+            epochs=1, gradient_clip=clip, optimiser="adadelta", schedule="constant", warmup_steps=0, weight_decay=0
+        )
         progress = next(iter(fit(model, OBJECTIVE, ToyBatches(), how)))
         after = model.decoder.embed.weight  # type: ignore[attr-defined]
         return progress.gradient_norm, (after - before).norm().item()

@@ -24,5 +24,5 @@ class ToyBatches:
 
 
 def options(**changes: object) -> FitOptions:
-    values = {"epochs": 3, "learning_rate": 1e-2, "weight_decay": 1e-3, "clip": 1.0, "warmup_steps": 2}
+    values = {"epochs": 3, "learning_rate": 1e-2, "weight_decay": 1e-3, "gradient_clip": 1.0, "warmup_steps": 2}
     return FitOptions.model_validate({**values, "schedule": "cosine", **changes})

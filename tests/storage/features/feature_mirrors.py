@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.features.object_store import ObjectStore
-from storage.features.remote_store import Mirror, RemoteFeatures
+from storage.features.s3_sync import Mirror, RemoteFeatures
 from storage.features.store import FeatureStore
 from tests import ROOT
 from tests.storage.features.feature_rows import features, make

@@ -22,79 +22,19 @@ from storage.media.probe import probe
 from storage.media.resize import FrameTransform
 from tests import ROOT
 from tests.storage.clips import make_clip, read_numbers
-
-
-def act(job: str) -> str:
-    """What the workers of these tests do, by the name of the job."""
-    if job == "crash":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if job == "hang":
-        time.sleep(60)
-    if job == "bad":
-        raise BadMedia("empty", "nothing in it")
-    if job == "bug":
-        raise ZeroDivisionError("a mistake of ours")
-    if job.startswith("slow"):
-        time.sleep(0.2)
-    return f"{job} done"
-
-
-def count_to(job: str) -> Iterator[int]:
-    """Numbers, each as the last one is taken; the job says how many and how it ends."""
-    many, _, end = job.partition(" ")
-    yield from range(int(many))
-    act(end)
-
-
-def large(job: Path) -> Iterator[bytes]:
-    for n in range(50):
-        job.write_text(str(n))
-        yield bytes(2**20)
-
-
-def slowly(job: str) -> Iterator[int]:
-    for n in range(4):
-        time.sleep(0.8)
-        yield n
-
-
-def dies_at_first(job: Path) -> str:
-    """Killed the first time, as by a system that is short of memory."""
-    if not job.with_suffix(".tried").exists():
-        job.with_suffix(".tried").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "done"
-
-
-def stream_that_dies_at_first(job: Path) -> Iterator[int]:
-    yield from range(2)
-    dies_at_first(job)
-    yield 2
-
-
-def minus_one(job: Path) -> int:
-    return -1
-
-
-def hangs_when_read(job: Path) -> Iterator[None]:
-    time.sleep(60)
-    yield
-
-
-def odd_error(job: str) -> None:
-    class LocalError(Exception):
-        pass
-
-    raise LocalError(f"cannot travel: {job}")
-
-
-def process_id(job: int) -> int:
-    return os.getpid()
-
-
-def forever(job: Path) -> None:
-    job.write_text(str(os.getpid()))
-    time.sleep(600)
+from tests.storage.media.decode_jobs import (
+    act,
+    count_to,
+    dies_at_first,
+    forever,
+    hangs_when_read,
+    large,
+    minus_one,
+    odd_error,
+    process_id,
+    slowly,
+    stream_that_dies_at_first,
+)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +150,7 @@ def test_leaving_in_the_middle_of_a_stream_leaves_nothing_behind() -> None:
         for _, chunks in pool.stream(count_to, ["100 fine"] * 8):
             next(chunks)
             raise KeyError
-    assert _within(10, lambda: not any(worker.alive() for worker in pool._started))
+    assert _within(10, lambda: not any(worker.is_alive() for worker in pool._started))
 
 
 def test_only_a_few_jobs_are_begun_ahead(pool: DecodePool) -> None:
@@ -240,7 +180,7 @@ def test_workers_end_when_their_parent_is_killed_in_the_middle_of_a_job(tmp_path
     note = tmp_path / "pid"
     program = (
         "import sys; from pathlib import Path; from storage.media.decode_pool import DecodePool\n"
-        "from tests.storage.media.test_decode_pool import forever\n"
+        "from tests.storage.media.decode_jobs import forever\n"
         "with DecodePool(1, 600) as pool: list(pool.run(forever, [Path(sys.argv[1])]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(note)], cwd=ROOT)

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 
-from storage.text.caption_formats import clock
+from storage.text.caption_writers import clock
 from storage.text.subtitles import Cue, render_srt, render_vtt
 
 CUES = [

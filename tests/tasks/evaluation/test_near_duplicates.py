@@ -1,10 +1,10 @@
-"""Near twins among captioned videos: which pairs, and whether captions tell them apart."""
+"""Near duplicates among captioned videos: which pairs, and whether captions tell them apart."""
 
 from __future__ import annotations
 
 from storage.results import read_captions
 from storage.text.references import References
-from tasks.evaluation.near_duplicates import captioned_duplicates, judge
+from tasks.evaluation.near_duplicates import captioned_duplicates, pair_verdicts
 from tasks.framework.feature_access import FeatureAccess
 from tests.tasks.toy_run import ToyRun
 
@@ -17,28 +17,28 @@ TRUTH = {
 PAIRS = [("a", "b"), ("c", "d")]
 
 
-def test_captions_that_fit_their_own_video_tell_twins_apart():
+def test_captions_that_fit_their_own_video_tell_duplicates_apart():
     right = {id: texts[0] for id, texts in TRUTH.items()}
-    assert judge(PAIRS, right, TRUTH) == ["told apart", "told apart"]
+    assert pair_verdicts(PAIRS, right, TRUTH) == ["told apart", "told apart"]
 
 
 def test_swapped_captions_are_mixed_up_and_equal_ones_the_same():
-    said = {"a": TRUTH["b"][0], "b": TRUTH["a"][0], "c": "a star", "d": "a star"}
-    assert judge(PAIRS, said, TRUTH) == ["mixed up", "same caption"]
+    predictions = {"a": TRUTH["b"][0], "b": TRUTH["a"][0], "c": "a star", "d": "a star"}
+    assert pair_verdicts(PAIRS, predictions, TRUTH) == ["mixed up", "same caption"]
 
 
 def test_a_caption_that_fits_neither_leaves_one_of_two():
-    said = {"a": TRUTH["a"][0], "b": "nothing of the kind", "c": TRUTH["c"][0], "d": TRUTH["d"][0]}
-    assert judge(PAIRS, said, TRUTH) == ["one of two", "told apart"]
+    predictions = {"a": TRUTH["a"][0], "b": "nothing of the kind", "c": TRUTH["c"][0], "d": TRUTH["d"][0]}
+    assert pair_verdicts(PAIRS, predictions, TRUTH) == ["one of two", "told apart"]
 
 
 def test_pairs_are_the_closest_and_each_video_is_in_one_at_most(toy: ToyRun) -> None:
     features, captions = toy.features(), toy.captions()
     access = FeatureAccess.open(features.workspace, features.folder, ("scene",))
-    said = {row.video_id: row.caption for row in read_captions(captions.folder)}
+    predictions = {row.video_id: row.caption for row in read_captions(captions.folder)}
     truth = References(toy.text().folder).sentences("test")
-    pairs = captioned_duplicates(access, "scene", said, truth, 12, "cpu")
+    pairs = captioned_duplicates(access, "scene", predictions, truth, 12, "cpu")
     seen = [id for pair in pairs for id in (pair.first, pair.second)]
     assert len(seen) == len(set(seen)) == 4
     assert [pair.distance for pair in pairs] == sorted(pair.distance for pair in pairs)
-    assert captioned_duplicates(access, "scene", said, truth, 0, "cpu") == []
+    assert captioned_duplicates(access, "scene", predictions, truth, 0, "cpu") == []

@@ -1,4 +1,4 @@
-"""Where a captioner looked: attention over time, key frames, regions with their boxes."""
+"""What words attend to: positions in time, key frames, regions with their boxes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.text.references import References
 from tasks.extract_features import ExtractOptions
 from tasks.extraction.extractors import TaggerFeature
 from tasks.framework.feature_access import FeatureAccess
-from tasks.reporting.attention_maps import Places, boxes_beside, cells_of, find_attention_maps
+from tasks.reporting.attention_maps import RegionBoxes, boxes_feature, find_attention_maps, grid_cells
 from tests.tasks.toy_run import SAMPLING, ToyRun
 
 GRID = ExtractOptions(
@@ -31,7 +31,7 @@ GRID = ExtractOptions(
 
 @dataclass(frozen=True)
 class OneCell(FeatureAccess):
-    """Features whose grid has nothing but its cell 5, so that a region attention has nowhere else to look."""
+    """Features whose grid has nothing but its cell 5, so that a region attention has nothing else to attend to."""
 
     def read(self, ids):
         features, masks = super().read(ids)
@@ -66,11 +66,11 @@ def test_each_word_of_g2l_shows_the_cell_that_it_was_read_from(grid) -> None:
     net = build_captioner(options, access.sizes, len(text.vocabulary)).eval()
     words = text.vocabulary.words[5:8]
     row = a_row(access, " ".join(words))
-    places = Places(cells_of(16))
-    gaze = find_attention_maps(net, options, access, places, text.vocabulary, [row], "cpu")[row.video_id]
+    boxes = RegionBoxes(grid_cells(16))
+    found = find_attention_maps(net, options, access, boxes, text.vocabulary, [row], "cpu")[row.video_id]
     times = access.views["cells"].pts(row.video_id)
-    assert len(gaze.regions) == 3
-    for regions in gaze.regions:
+    assert len(found.regions) == 3
+    for regions in found.regions:
         assert {region.box for region in regions} == {(0.25, 0.25, 0.5, 0.5)}  # second row, second column
         assert [region.weight for region in regions] == pytest.approx([1.0, 1.0])  # of both key frames
         assert sorted(region.time for region in regions) == pytest.approx(sorted(times))
@@ -95,14 +95,14 @@ def test_positions_that_only_longer_videos_have_are_left_out(grid) -> None:
     options = SaLstmOptions(features=("scene",), embedding=8, hidden=8, attention=8)
     net = build_captioner(options, access.sizes, len(text.vocabulary)).eval()
     row = a_row(access, "one", [[0.1, 0.2, 0.3, 0.4, 0.0, 0.0]])
-    gaze = find_attention_maps(net, options, access, None, text.vocabulary, [row], "cpu")[row.video_id]
-    assert (gaze.weights, gaze.timeline) == ([[0.1, 0.2, 0.3, 0.4]], True)
+    found = find_attention_maps(net, options, access, None, text.vocabulary, [row], "cpu")[row.video_id]
+    assert (found.weights, found.timeline) == ([[0.1, 0.2, 0.3, 0.4]], True)
     both = SaLstmOptions(features=("scene", "scene2"), join="time", embedding=8, hidden=8, attention=8)
     joined = find_attention_maps(net, both, access, None, text.vocabulary, [row], "cpu")[row.video_id]
     assert (joined.weights, joined.timeline) == (row.attention, False)
 
 
-def test_attention_over_the_cells_of_a_grid_is_told_by_frame_and_by_cell(grid) -> None:
+def test_attention_over_the_cells_of_a_grid_is_given_by_frame_and_by_cell(grid) -> None:
     access, text = grid
     cells = FeatureAccess(("cells",), access.views, access.rows, access.about)
     options = TopDownOptions(features=("cells",), embedding=8, hidden=8, attention=8)
@@ -110,9 +110,11 @@ def test_attention_over_the_cells_of_a_grid_is_told_by_frame_and_by_cell(grid) -
     weights = np.full(32, 0.2 / 31)
     weights[16 + 15] = 0.8  # the last cell of the second frame
     row = a_row(access, "one", [weights.tolist()])
-    gaze = find_attention_maps(net, options, cells, Places(cells_of(16)), text.vocabulary, [row], "cpu")[row.video_id]
-    assert gaze.weights is not None and gaze.weights[0] == pytest.approx([0.1032, 0.8968], abs=1e-3)
-    (region,) = gaze.regions[0]
+    found = find_attention_maps(net, options, cells, RegionBoxes(grid_cells(16)), text.vocabulary, [row], "cpu")[
+        row.video_id
+    ]
+    assert found.weights is not None and found.weights[0] == pytest.approx([0.1032, 0.8968], abs=1e-3)
+    (region,) = found.regions[0]
     assert (region.box, region.weight) == ((0.75, 0.75, 1.0, 1.0), pytest.approx(0.8))
     assert region.time == pytest.approx(access.views["cells"].pts(row.video_id)[1])
 
@@ -120,6 +122,6 @@ def test_attention_over_the_cells_of_a_grid_is_told_by_frame_and_by_cell(grid) -
 def test_boxes_are_those_of_the_same_net_on_the_same_frames():
     regions = {"kind": "backbone", "net": "fasterrcnn_resnet50_fpn_v2", "output": "regions", "sampling": "frames"}
     features = {"regions": regions, "far": regions | {"output": "boxes", "sampling": "sparse"}}
-    assert boxes_beside(features, "regions") is None
-    assert boxes_beside(features | {"boxes": regions | {"output": "boxes"}}, "regions") == "boxes"
-    assert cells_of(5) == ()
+    assert boxes_feature(features, "regions") is None
+    assert boxes_feature(features | {"boxes": regions | {"output": "boxes"}}, "regions") == "boxes"
+    assert grid_cells(5) == ()

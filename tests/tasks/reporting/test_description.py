@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tasks.compare_runs import differing
-from tasks.reporting.curves import masking_curve, overlaid, run_curves
-from tasks.reporting.description import alarms, published_note
-from tasks.reporting.pictures import frames_each
-from tasks.reporting.published import BENCHMARKS
+from tasks.reporting.description import published_note, random_weight_warnings
+from tasks.reporting.frame_images import frames_per_video
+from tasks.reporting.published_scores import BENCHMARKS
+from tasks.reporting.training_curves import compared_curves, masking_curve, run_curves
 
 
-def test_papers_figures_are_only_beside_runs_on_their_data_and_say_when_the_videos_differ():
+def test_papers_scores_are_only_beside_runs_on_their_data_and_say_when_the_videos_differ():
     assert published_note("folder", {"videos": 10, "split": "test"}) == ""
     assert (
         published_note("msvd", {"videos": 670, "split": "test"})
@@ -20,10 +20,10 @@ def test_papers_figures_are_only_beside_runs_on_their_data_and_say_when_the_vide
     assert best == {"msrvtt": 60.6, "msvd": 101.0, "coco": 121.1}
 
 
-def test_only_features_from_random_weights_raise_an_alarm():
-    assert alarms({"a": {"random_weights": False}}) == []
-    (alarm,) = alarms({"a": {"random_weights": False}, "b": {"random_weights": True}})
-    assert "'b'" in alarm and "random weights" in alarm
+def test_only_features_from_random_weights_give_a_warning():
+    assert random_weight_warnings({"a": {"random_weights": False}}) == []
+    (warning,) = random_weight_warnings({"a": {"random_weights": False}, "b": {"random_weights": True}})
+    assert "'b'" in warning and "random weights" in warning
 
 
 def test_both_phases_have_curves_and_losses_of_several_terms_show_each():
@@ -36,23 +36,24 @@ def test_both_phases_have_curves_and_losses_of_several_terms_show_each():
     assert curves["Seeding: loss"]["reconstruction"] == [(1, 5.0)]
     assert curves["Seeding: loss"]["all together"] == [(1, 3.0), (2, 2.0)]
     assert curves["Boosting: validation CIDEr"] == {"CIDEr": [(0, 60.0)]}
-    assert curves["Boosting: entropy"] == {"nats a word": [(1, 0.7)]}
+    assert curves["Boosting: entropy"] == {"nats per word": [(1, 0.7)]}
     both = {
-        curve.title: list(curve.series) for curve in overlaid({"A": {"seeding": seeding}, "B": {"boosting": boosting}})
+        curve.title: list(curve.series)
+        for curve in compared_curves({"A": {"seeding": seeding}, "B": {"boosting": boosting}})
     }
     assert both["Seeding: loss"] == ["A"] and both["Boosting: reward"] == ["B"]
 
 
 def test_masked_attention_is_drawn_as_the_share_of_each_score_that_is_kept():
     assert masking_curve({}) is None
-    figures = {"attention_masking": {"shares": [0.0, 0.5], "CIDEr": [2.0, 1.5], "BLEU-4": [0.0, 0.0], "note": "x"}}
-    curve = masking_curve(figures)
+    metrics = {"attention_masking": {"shares": [0.0, 0.5], "CIDEr": [2.0, 1.5], "BLEU-4": [0.0, 0.0], "note": "x"}}
+    curve = masking_curve(metrics)
     assert curve is not None and curve.series == {"CIDEr": [(0.0, 100.0), (50.0, 75.0)]}
 
 
 def test_thousands_of_videos_have_fewer_frames_each():
-    assert [frames_each(videos, 8) for videos in (0, 60, 1500, 3000, 5000, 100_000)] == [8, 8, 8, 4, 3, 3]
-    assert frames_each(10, 2) == 2
+    assert [frames_per_video(videos, 8) for videos in (0, 60, 1500, 3000, 5000, 100_000)] == [8, 8, 8, 4, 3, 3]
+    assert frames_per_video(10, 2) == 2
 
 
 def test_settings_that_differ_are_found_at_any_depth():

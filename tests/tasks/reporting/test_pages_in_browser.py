@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tasks.reporting.page import Clip, DuplicateClips, Region
-from tasks.reporting.pictures import frames_each, small
-from tasks.reporting.rendering import CLIPS_A_PAGE, render_comparison, render_report
+from tasks.reporting.frame_images import frames_per_video, to_webp
+from tasks.reporting.rendering import CLIPS_PER_PAGE, render_comparison, render_report
+from tasks.reporting.report_page import DuplicateClips, Region, ReportClip
 from tests.browser import CHROMIUM, Page, browser_page
-from tests.tasks.reporting import test_comparison_page as comparison
-from tests.tasks.reporting.test_page import EVIL, a_clip, a_page
+from tests.tasks.reporting.toy_pages import EVIL, a_clip, a_comparison, a_report
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,10 +36,12 @@ def written(folder: Path, html: str) -> Path:
 
 def whole_report() -> str:
     regions = [[Region(0.0, (0.25, 0.5, 0.75, 1.0), 0.6)]]
-    clips = [a_clip(n, cider=n / 2, caption=f"{EVIL} number {n}", attention=None) for n in range(CLIPS_A_PAGE + 30)]
+    clips = [a_clip(n, cider=n / 2, caption=f"{EVIL} number {n}", attention=None) for n in range(CLIPS_PER_PAGE + 30)]
     clips.append(a_clip(900, cider=8.1, regions=regions, key_time=1.4))
-    twins = [DuplicateClips(clips[0], clips[1], 0.5, "mixed up")]
-    return render_report(a_page(clips=clips, twins=twins, alarms=["random"], story=["It ran."] * 5))
+    pairs = [DuplicateClips(clips[0], clips[1], 0.5, "mixed up")]
+    return render_report(
+        a_report(clips=clips, near_duplicates=pairs, critical_warnings=["random"], summary=["It ran."] * 5)
+    )
 
 
 def look_for(tab: Page, words: str) -> None:
@@ -51,7 +52,7 @@ def look_for(tab: Page, words: str) -> None:
 
 @pytest.mark.parametrize("width", [1280, 390, 320])
 def test_nothing_is_asked_for_nothing_complains_and_nothing_overflows(tab: Page, tmp_path: Path, width: int) -> None:
-    for html in (whole_report(), render_comparison(comparison.a_page())):
+    for html in (whole_report(), render_comparison(a_comparison())):
         path = written(tmp_path, html)
         tab.events.clear()
         tab.open(path, width)
@@ -66,17 +67,17 @@ def test_a_word_shows_its_attention_to_the_mouse_and_to_the_keyboard(tab: Page, 
     assert tab.value("document.querySelectorAll('#gallery .clip').length") == 1
     tab.point_at("#gallery .word")
     assert (
-        tab.value("document.querySelector('.gaze').textContent")
+        tab.value("document.querySelector('.attention').textContent")
         == "“a” looks most at frame 1 (0.0 s): 50 % of its attention. Boxes: where in the frames."
     )
     assert tab.value("document.querySelector('.box').parentElement.querySelector('img').alt") == "frame 1 at 0.0 s"
-    tab.value("document.querySelector('#gallery .walk').focus()")
+    tab.value("document.querySelector('#gallery .caption-words').focus()")
     tab.press("ArrowRight")
     tab.press("ArrowRight")
-    assert "“circle” looks most at frame 2" in tab.value("document.querySelector('.gaze').textContent")
+    assert "“circle” looks most at frame 2" in tab.value("document.querySelector('.attention').textContent")
     assert tab.value("document.querySelectorAll('.box').length") == 0  # only the first word has regions
     tab.press("Escape")
-    assert "mean of all words" in tab.value("document.querySelector('.gaze').textContent")
+    assert "mean of all words" in tab.value("document.querySelector('.attention').textContent")
 
 
 def test_clips_are_found_and_ordered_beyond_the_first_page(tab: Page, tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_colours_follow_the_button_and_text_stands_out_in_both(tab: Page, tmp_pa
             "body",
             ".quiet",
             ".tiles .value",
-            ".alarm",
+            ".critical",
             ".verdict",
             ".eyebrow",
             ".references h4",
@@ -129,7 +130,7 @@ CONTRAST = """(() => {
 
 
 def test_three_thousand_videos_open_within_two_seconds_of_computing(tab: Page, tmp_path: Path) -> None:
-    path = written(tmp_path, render_report(a_page(clips=many_clips(3000))))
+    path = written(tmp_path, render_report(a_report(clips=many_clips(3000))))
     assert 20e6 < path.stat().st_size < 80e6  # as large as real pictures make it
     tab.ask("Performance.enable", timeDomain="threadTicks")
     tab.open(path)
@@ -137,23 +138,23 @@ def test_three_thousand_videos_open_within_two_seconds_of_computing(tab: Page, t
     assert metrics["ProcessTime"] < 2.0, metrics
     painted = tab.value("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert painted < tab.value("performance.getEntriesByType('navigation')[0].loadEventEnd")
-    assert tab.value("document.getElementById('where').textContent") == f"Page 1 of {3000 // CLIPS_A_PAGE}"
+    assert tab.value("document.getElementById('where').textContent") == f"Page 1 of {3000 // CLIPS_PER_PAGE}"
 
 
-def many_clips(count: int) -> list[Clip]:
+def many_clips(count: int) -> list[ReportClip]:
     """Clips with pictures that compress like photographs, 20 references and attention over 28 positions."""
     draw, choose = np.random.default_rng(0), random.Random(0)
-    pictures = [small(_photograph(draw), 112) for _ in range(60)]
+    pictures = [to_webp(_photograph(draw), 112) for _ in range(60)]
     words = "a man is playing the guitar in a park while two dogs and one woman run".split()  # noqa: SIM905
-    frames = frames_each(count, 8)
+    frames = frames_per_video(count, 8)
     clips = []
     for n in range(count):
-        said = choose.choices(words, k=9)
+        caption = choose.choices(words, k=9)
         weights = draw.dirichlet(np.full(28, 0.5), 9).tolist()
-        told = [" ".join(choose.choices(words, k=10)) for _ in range(20)]
-        shots = [choose.choice(pictures) for _ in range(frames)]
-        clip = a_clip(n, cider=150 * choose.random(), caption=" ".join(said), attention=(said, weights))
-        clips.append(replace(clip, references=told, frames=shots, frame_times=[float(t) for t in range(frames)]))
+        references = [" ".join(choose.choices(words, k=10)) for _ in range(20)]
+        chosen = [choose.choice(pictures) for _ in range(frames)]
+        clip = a_clip(n, cider=150 * choose.random(), caption=" ".join(caption), attention=(caption, weights))
+        clips.append(replace(clip, references=references, frames=chosen, frame_times=[float(t) for t in range(frames)]))
     return clips
 
 

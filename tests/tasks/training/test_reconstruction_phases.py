@@ -21,7 +21,7 @@ from tests.tasks.training.interruption import interrupted_at
 
 
 def recnet(**seeding: Any) -> SeedOptions:
-    how = {"epochs": 3, "videos": 4, "captions": 2, "patience": 9, **seeding}
+    how = {"epochs": 3, "batch_size": 4, "captions_per_video": 2, "patience": 9, **seeding}
     return SeedOptions(captioner=RecNetOptions(base=CAPTIONER, attention=8), seeding=SeedingOptions(**how), max_words=8)
 
 

@@ -99,7 +99,7 @@ def test_without_validation_the_last_epoch_is_the_best(context: StageContext) ->
 
 
 def test_mean_weights_are_validated_and_kept_and_survive_a_kill(context: StageContext) -> None:
-    options = FitOptions(epochs=EPOCHS, learning_rate=0.01, average=0.7)
+    options = FitOptions(epochs=EPOCHS, learning_rate=0.01, ema_decay=0.7)
     validated: list[torch.Tensor] = []
 
     def averaged() -> Training:

@@ -1,6 +1,6 @@
 """Captions in files that people exchange: COCO results and annotations, JSON lines, and plain mappings; plain or gzipped.
 
-predictions   [{"image_id": 1, "caption": "..."}]            one caption an item
+predictions   [{"image_id": 1, "caption": "..."}]            one caption per item
               {"video_id": "vid1", "caption": "..."}         JSON lines (what Longtake writes)
               {"vid1": "..."}
 references    {"annotations": [{"image_id": 1, "caption": "..."}], "images": [...]}
@@ -30,7 +30,7 @@ def read_predictions(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for id, text, where in _rows(path):
         if id in found:
-            raise BadInput(f"{path}, {where}: a second caption for '{id}'; a predictions file has one caption an item")
+            raise BadInput(f"{path}, {where}: a second caption for '{id}'; a predictions file has one caption per item")
         found[id] = text
     if not found:
         raise BadInput(f"{path} holds no captions; expected COCO results, JSON lines, or an object of id: caption")
@@ -111,8 +111,8 @@ def _lines(path: Path, text: str, whole: json.JSONDecodeError) -> Iterator[tuple
         except json.JSONDecodeError as error:
             # Where not even the first line is JSON, the message about the whole file is the better one.
             wrong, line_number = (whole, whole.lineno) if n == lines[0][0] else (error, n)
-            place = f"line {line_number}, column {wrong.colno}"
-            raise BadInput(f"{path}, {place}: {wrong.msg}; expected JSON or JSON lines") from error
+            where = f"line {line_number}, column {wrong.colno}"
+            raise BadInput(f"{path}, {where}: {wrong.msg}; expected JSON or JSON lines") from error
         yield from _entry(row, path, f"line {n}")
 
 

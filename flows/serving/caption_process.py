@@ -1,6 +1,6 @@
 """The process that captions: one model in memory, one upload at a time, a line of JSON for each.
 
-It is apart from the server so that whatever an upload does to it (a crash, no memory, no end) ends here; the server starts
+It is not the server's process, so that whatever an upload causes (a crash, no memory, no end) ends here; the server starts
 another one."""
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from flows.caption import Captioner
 from storage.errors import BadMedia, LongtakeError, UsageError
-from storage.results import CaptionRow
 from tasks.inference.thumbnails import thumbnails
 
 _MOST_FRAMES = 24
@@ -23,24 +22,24 @@ _FRAMES = 12
 
 
 def main(workspace: str, run: str | None) -> None:
-    """Say that we are ready or why not; then answer line by line until the input ends."""
+    """Report that the captioner is loaded, or why not; then answer line by line until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not look like an answer
 
-    def say(answer: dict[str, Any]) -> None:
+    def send(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
     try:
         captioner = Captioner.open(workspace, run)
     except LongtakeError as error:
-        say({"error": str(error), "usage": isinstance(error, UsageError)})
+        send({"error": str(error), "usage": isinstance(error, UsageError)})
         return
     record = captioner.run
-    facts = {"run": record.id, "recipe": record.recipe_name, "dataset": record.dataset}
-    say(facts | {"trained_at": record.finished_at})
+    metadata = {"run": record.id, "recipe": record.recipe_name, "dataset": record.dataset}
+    send(metadata | {"trained_at": record.finished_at})
     for line in sys.stdin:
-        say(answer(captioner, **json.loads(line)))
+        send(answer(captioner, **json.loads(line)))
 
 
 def answer(captioner: Captioner, path: str, n_best: int, frames: bool) -> dict[str, Any]:
@@ -52,23 +51,19 @@ def answer(captioner: Captioner, path: str, n_best: int, frames: bool) -> dict[s
             return {"refused": found.problems[0].reason}
         (clip,) = found.clips
         wanted = len(clip.times) if clip.times and len(clip.times) <= _MOST_FRAMES else _FRAMES
-        pictures = thumbnails(Path(path), wanted, captioner.trained.runtime) if frames else []
+        images = thumbnails(Path(path), wanted, captioner.trained.runtime) if frames else []
     except BadMedia as bad:
         return {"refused": bad.reason.replace(path, "the file")}
     except LongtakeError as error:
         return {"failed": str(error)}
     return {
         "caption": clip.caption.caption,
-        "n_best": [_saying(row) for row in clip.best],
+        "n_best": [{"caption": row.caption, "log_prob": row.log_prob, "attention": row.attention} for row in clip.best],
         "times": clip.times,
         "duration": clip.segment[1],
-        "frames": [{"time": p.time, "image": _data_url(p.jpeg)} for p in pictures],
+        "frames": [{"time": image.time, "image": _data_url(image.jpeg)} for image in images],
         "seconds": round(time.monotonic() - began, 3),
     }
-
-
-def _saying(row: CaptionRow) -> dict[str, Any]:
-    return {"caption": row.caption, "log_prob": row.log_prob, "attention": row.attention}
 
 
 def _data_url(jpeg: bytes) -> str:

@@ -13,16 +13,16 @@ import pytest
 from rich.console import Console
 from rich.logging import RichHandler
 
-from tasks.framework import lost_console
+from tasks.framework import broken_pipe
 
 RUN = """
 import logging, sys, threading, time
 from pathlib import Path
 from prefect.logging.configuration import setup_logging
-from tasks.framework.lost_console import outlive_console
+from tasks.framework.broken_pipe import survive_broken_pipe
 
 setup_logging()
-outlive_console()
+survive_broken_pipe()
 print("begun", flush=True)
 sys.stdin.readline()
 log, place = logging.getLogger("distributed"), Path(sys.argv[1])
@@ -73,12 +73,12 @@ def test_a_line_on_its_way_when_the_worker_dies_ends_no_thread(monkeypatch: pyte
             raise BrokenPipeError
 
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "0" * 8)
-    monkeypatch.setattr(lost_console, "_watching", True)  # this process keeps its outputs
+    monkeypatch.setattr(broken_pipe, "_watching", True)  # this process keeps its outputs
     handler = RichHandler(console=Console(file=Broken()))
     log = logging.getLogger("longtake.test")
     log.addHandler(handler)
     try:
-        lost_console.outlive_console()
+        broken_pipe.survive_broken_pipe()
         log.critical("nobody hears this")
     finally:
         log.removeHandler(handler)

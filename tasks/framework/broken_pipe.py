@@ -1,8 +1,8 @@
-"""What becomes of a run whose output nobody reads any more.
+"""A run survives the Prefect worker that started it.
 
-A run that a Prefect worker started writes into a pipe to that worker. When the worker is killed the run can go on and report to
-the server by itself; but Rich, by which Prefect prints, raises SystemExit in whatever thread prints next. In the main one that
-ends the run; in Dask's event loop it ended the loop alone, and the run waited for it for ever."""
+Such a run writes into a pipe to its worker. When the worker is killed the run can go on and report to the server by itself; but
+Rich, with which Prefect prints, raises SystemExit in whatever thread prints next. In the main thread that ends the run; in
+Dask's event loop it ended the loop alone, and the run waited for it for ever."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _lock = threading.Lock()
 _watching = False
 
 
-def outlive_console() -> None:
-    """In a run that a worker started, and in processes of it: go on in silence once nobody reads our output. What a person
-    started in a terminal or a pipe ends with that, as ever."""
+def survive_broken_pipe() -> None:
+    """In a run that a worker started, and in its child processes: go on silently when the pipe breaks. What a person started
+    in a terminal or a pipe still ends with it."""
     global _watching
     if _STARTED_BY_WORKER not in os.environ:
         return
-    for console in _consoles_of_logging():
+    for console in _logging_consoles():
         console.on_broken_pipe = partial(setattr, console, "quiet", True)  # type: ignore[method-assign]
     with _lock:
         if not _watching:
@@ -34,7 +34,7 @@ def outlive_console() -> None:
             _watching = True
 
 
-def _consoles_of_logging() -> list[Console]:
+def _logging_consoles() -> list[Console]:
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
     handlers = {handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers}
     consoles = (getattr(handler, "console", None) for handler in handlers)
@@ -42,15 +42,15 @@ def _consoles_of_logging() -> list[Console]:
 
 
 def _watch() -> None:
-    """Put the null device in the place of an output whose other end is gone."""
-    outputs = select.poll()
+    """Redirect an output to the null device when its other end is closed."""
+    poll = select.poll()
     for output in _OUTPUTS:
-        outputs.register(output, 0)  # errors and hang-ups are told of in any case
-    left = set(_OUTPUTS)
-    while left:
-        for output, _ in outputs.poll():
-            outputs.unregister(output)
-            left.discard(output)
+        poll.register(output, 0)  # errors and hang-ups are reported in any case
+    open_outputs = set(_OUTPUTS)
+    while open_outputs:
+        for output, _ in poll.poll():
+            poll.unregister(output)
+            open_outputs.discard(output)
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, output)
             os.close(null)

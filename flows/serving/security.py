@@ -1,4 +1,4 @@
-"""What stands before every request: only for our own name, only from our own page, and with headers that keep a browser safe."""
+"""Middleware around every request: only our own host names, only our own page as origin, and headers that keep a browser safe."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ HEADERS = {
 }
 
 
-class Guard:
-    """Refuses names that are not ours: a page elsewhere can make its own name lead here (DNS rebinding) and would then read
-    all we say. An address in digits is nobody's name, so it cannot be used for that."""
+class SecurityMiddleware:
+    """Refuses foreign host names: a page elsewhere can point its own name here (DNS rebinding) and would then read our answers.
+
+    An IP address is nobody's name, so any is accepted: behind a port mapping the address that people type is not one of
+    ours. Starlette's TrustedHostMiddleware cannot express that, lets a second Host header pass and names no remedy."""
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
         self.app = app
@@ -36,34 +38,31 @@ class Guard:
             await self.app(scope, receive, send)
             return
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        reason = self._refused(Headers(scope=scope))
-        if reason is None:
-            await self.app(scope, receive, guarded)
-        else:
-            await JSONResponse({"reason": reason}, 403, {"Connection": "close"})(scope, receive, guarded)
+        reason = self._refusal(Headers(scope=scope))
+        app = JSONResponse({"reason": reason}, 403, {"Connection": "close"}) if reason else self.app
+        await app(scope, receive, send_with_headers)
 
-    def _refused(self, headers: Headers) -> str | None:
+    def _refusal(self, headers: Headers) -> str:
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._is_ours(name := _hostname(f"//{hosts[0]}")):
+        name = _hostname(f"//{hosts[0]}") if len(hosts) == 1 else ""
+        if name not in self.names and not _is_address(name):
             return "this server is not called that; open it by its address, or start it with --allow-host NAME"
-        origin = headers.get("origin")
-        if origin is not None and _hostname(origin) != name:
+        if "origin" in headers and _hostname(headers["origin"]) != name:
             return "a page from elsewhere may not ask this server"
-        return None
+        return ""
 
-    def _is_ours(self, name: str) -> bool:
-        if name in self.names:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _hostname(url: str) -> str:

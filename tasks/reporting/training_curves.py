@@ -1,4 +1,4 @@
-"""The curves of a run for its page: seeding, boosting, the word tagger, and what masking attention costs (G2L, Fig. 6)."""
+"""The curves of a run: seeding, boosting, the word tagger, and the score kept as attention is masked (G2L, Fig. 6)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from storage.results import read_jsonl
-from tasks.reporting.page import Curve
+from tasks.reporting.report_page import Curve
 
 Points = list[tuple[float, float]]
 
 CHARTS = (
-    ("Seeding: loss", "loss a word", "seeding", "total"),
+    ("Seeding: loss", "loss per word", "seeding", "total"),
     ("Seeding: validation CIDEr", "CIDEr", "seeding", "val_cider"),
-    ("Boosting: reward", "reward a sample", "boosting", "reward"),
+    ("Boosting: reward", "reward per sample", "boosting", "reward"),
     ("Boosting: validation CIDEr", "CIDEr", "boosting", "val_cider"),
-    ("Boosting: entropy", "nats a word", "boosting", "entropy"),
-    ("Boosting: loss", "loss a word", "boosting", "total"),
+    ("Boosting: entropy", "nats per word", "boosting", "entropy"),
+    ("Boosting: loss", "loss per word", "boosting", "total"),
 )
 """title, unit, phase, name in curves.jsonl"""
 
-_TERMS = {"xe": "cross-entropy", "dxe": "weighed cross-entropy", "rebuild": "reconstruction", "refocus": "refocusing"}
+_TERMS = {"xe": "cross-entropy", "dxe": "weighted cross-entropy", "rebuild": "reconstruction", "refocus": "refocusing"}
 _TERMS |= {"step1": "first step", "step2": "second step", "policy": "policy gradient"}
 
 
@@ -35,26 +35,26 @@ def run_curves(points: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Curve]
     found = []
     for title, unit, phase, name in CHARTS:
         steps = points.get(phase, ())
-        if line := series(steps, name):
+        if line := _series(steps, name):
             lines = {"all together" if name == "total" else unit: line}
-            parts = {_TERMS.get(part, part): series(steps, part) for part in _terms(steps)} if name == "total" else {}
+            parts = {_TERMS.get(part, part): _series(steps, part) for part in _terms(steps)} if name == "total" else {}
             found.append(Curve(title, "epoch", unit, lines | parts if len(parts) > 1 else {unit: line}))
-    if line := series(points.get("tagger", ()), "loss"):
-        found.append(Curve("Word tagger: loss", "epoch", "loss a word", {"training": line}))
+    if line := _series(points.get("tagger", ()), "loss"):
+        found.append(Curve("Word tagger: loss", "epoch", "loss per word", {"training": line}))
     return found
 
 
-def overlaid(runs: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[Curve]:
+def compared_curves(runs: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[Curve]:
     """The same charts with a line for each run that has points."""
     found = []
     for title, unit, phase, name in CHARTS:
-        lines = {label: line for label, points in runs.items() if (line := series(points.get(phase, ()), name))}
+        lines = {label: line for label, points in runs.items() if (line := _series(points.get(phase, ()), name))}
         if lines:
             found.append(Curve(title, "epoch", unit, lines))
     return found
 
 
-def series(points: Sequence[Mapping[str, Any]], name: str) -> Points:
+def _series(points: Sequence[Mapping[str, Any]], name: str) -> Points:
     """(epoch, value) of the points that have one. CIDEr is on the scale of tables."""
     scale = 100 if name == "val_cider" else 1
     return [(p["epoch"], scale * p[name]) for p in points if isinstance(p.get(name), int | float)]
@@ -64,9 +64,9 @@ def _terms(points: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in _TERMS if any(name in point for point in points)]
 
 
-def masking_curve(figures: Mapping[str, Any]) -> Curve | None:
+def masking_curve(metrics: Mapping[str, Any]) -> Curve | None:
     """G2L's Fig. 6: the scores kept as the smallest attention weights are masked, relative to none masked."""
-    found = figures.get("attention_masking")
+    found = metrics.get("attention_masking")
     if not found:
         return None
     shares = [100 * share for share in found["shares"]]

@@ -17,7 +17,7 @@ Format = Literal["text", "jsonl", "csv", "srt", "vtt"]
 
 @dataclass(frozen=True)
 class ScoredCaption:
-    """One way to say it, and its log-probability."""
+    """A caption and its log-probability."""
 
     caption: str
     log_prob: float
@@ -37,13 +37,16 @@ class CaptionLine:
 
 
 def render_text(lines: Sequence[CaptionLine]) -> str:
-    """A line a clip, for people; further captions below it."""
+    """One line per clip, for people; further captions below it."""
     text = []
     for line in lines:
-        place = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
-        text.append(f"{_one_line(place)}: {_one_line(line.caption)}\n")
-        said = [f"    {n}. {_one_line(said.caption)}  ({said.log_prob:.2f})\n" for n, said in enumerate(line.n_best, 1)]
-        text += said
+        label = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
+        text.append(f"{_one_line(label)}: {_one_line(line.caption)}\n")
+        scored = [
+            f"    {n}. {_one_line(scored.caption)}  ({scored.log_prob:.2f})\n"
+            for n, scored in enumerate(line.n_best, 1)
+        ]
+        text += scored
     return "".join(text)
 
 
@@ -52,14 +55,16 @@ def render_jsonl(lines: Sequence[CaptionLine]) -> str:
 
 
 def render_csv(lines: Sequence[CaptionLine]) -> str:
-    """A row a caption; `rank` counts the n best from 1. No cell is a formula, which a spreadsheet would compute."""
+    """One row per caption; `rank` counts the n best from 1. No cell is a formula, which a spreadsheet would compute."""
     out = StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
     for line in lines:
-        for rank, said in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
+        for rank, scored in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
             times = (f"{line.start:.3f}", f"{line.end:.3f}")
-            table.writerow([no_formula_path(line.file), *times, rank, no_formula(said.caption), f"{said.log_prob:.4f}"])
+            table.writerow(
+                [no_formula_path(line.file), *times, rank, no_formula(scored.caption), f"{scored.log_prob:.4f}"]
+            )
     return out.getvalue()
 
 
@@ -87,7 +92,7 @@ RENDERERS: dict[str, Callable[[Sequence[CaptionLine]], str]] = {
     "vtt": lambda lines: render_vtt(cues(lines)),
 }
 SUBTITLES = ("srt", "vtt")
-"""formats with one file a video"""
+"""formats with one file per video"""
 
 
 def clock(seconds: float) -> str:

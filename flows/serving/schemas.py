@@ -1,4 +1,4 @@
-"""What the HTTP API says: the shapes of its answers, and the limits that it keeps."""
+"""The JSON that the HTTP API answers with, and the limits that it keeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from storage.options import Options
 
 MOST_CAPTIONS = 10
-"""of one upload"""
+"""per upload"""
 
 
 class Limits(Options):
@@ -27,15 +27,15 @@ class Limits(Options):
         return int(self.megabytes * 1e6)
 
 
-class Saying(BaseModel):
-    """One caption: its words, how likely it is, and where each word looked."""
+class RankedCaption(BaseModel):
+    """One caption: its words, its log-probability, and the attention of each word."""
 
     caption: str
     log_prob: float
     attention: list[list[float]] | None = Field(description="for each word its weight on each position; null: none")
 
 
-class Frame(BaseModel):
+class FrameThumbnail(BaseModel):
     """A small picture of the video."""
 
     time: float = Field(description="seconds from the start")
@@ -46,11 +46,11 @@ class CaptionAnswer(BaseModel):
     """The captions of an upload."""
 
     caption: str
-    n_best: list[Saying] = Field(description="the caption, then others, the likeliest first")
+    n_best: list[RankedCaption] = Field(description="the caption, then others, the likeliest first")
     times: list[float] | None = Field(description="seconds of the positions that attention is spread over, where known")
     duration: float = Field(description="seconds")
-    frames: list[Frame]
-    seconds: float = Field(description="what the work took")
+    frames: list[FrameThumbnail]
+    seconds: float = Field(description="how long the work took")
 
 
 class Refusal(BaseModel):
@@ -59,7 +59,7 @@ class Refusal(BaseModel):
     reason: str
 
 
-class RunFacts(BaseModel):
+class RunMetadata(BaseModel):
     """Which run captions here, and what it accepts."""
 
     run: str

@@ -1,4 +1,4 @@
-"""What the report of one run shows, as plain values that a stage fills in; `rendering.py` beside it makes the page of them."""
+"""What the report of one run shows, as plain values: the stage `report` fills them in, `rendering.py` makes HTML of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from storage.neighbours import NearDuplicates
-from tasks.reporting.published import Published
+from tasks.reporting.published_scores import PublishedScores
+
+Box = tuple[float, float, float, float]
+"""left, top, right and bottom, from 0 to 1 of the frame"""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number about the whole run; `note` says on what it was measured, `interval` is its 95 % interval."""
+    """One metric of the whole run; `note` says on what it was measured, `interval` is its 95 % interval."""
 
     name: str
     value: float
@@ -33,22 +36,21 @@ class Curve:
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a frame that a word looks at: its frame by the time in seconds, left, top, right and bottom from 0 to 1 of
-    the frame, and its share of the attention over regions."""
+    """A part of a frame that a word attends to: the frame's time in seconds, the box, the share of the attention."""
 
     time: float
-    box: tuple[float, float, float, float]
+    box: Box
     weight: float
 
 
 @dataclass(frozen=True)
-class Clip:
+class ReportClip:
     """One video of the gallery.
 
     `frames` are small WebP, JPEG or PNG images, all of one size, `frame_times` their seconds. `attention` is
     (words, weights), weights being words x positions, which are spread evenly over the video if it is a `timeline`, else
-    are rows of several features. `regions` are those that each word looks at most. `key_time` is the second of the frame
-    that a refocusing encoder chose. `words` are what the tagger found, each with its probability."""
+    are rows of several features. `regions` are those that each word attends to most. `key_time` is the second of the
+    frame that a refocusing encoder chose. `words` are what the tagger found, each with its probability."""
 
     video_id: str
     split: str
@@ -70,18 +72,17 @@ Verdict = Literal["told apart", "one of two", "mixed up", "same caption"]
 
 @dataclass(frozen=True)
 class DuplicateClips:
-    """Two captioned videos that are much alike. `verdict`: whether each caption fits its own video better than its twin's."""
+    """Two near duplicates; `verdict`: whether each caption fits its own video better than the other one."""
 
-    first: Clip
-    second: Clip
+    first: ReportClip
+    second: ReportClip
     distance: float
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class StageLine:
-    """One stage of the run: `state` is "ran" if the run did it, "reused" if an earlier one had; `seconds` is what it cost
-    whoever did it; `note` a few figures."""
+    """One stage: `state` is "ran" if this run did it, "reused" if an earlier one had; `seconds` is what it cost then."""
 
     name: str
     state: str
@@ -94,27 +95,27 @@ class StageLine:
 
 @dataclass(frozen=True)
 class ReportPage:
-    """Everything on the page. `story` says in sentences what was run; `facts` are (label, value); `alarms` are what must not
-    be overlooked, `warnings` what should be known; `problems` are (item, kind, reason, where); `training_duplicates` are
+    """Everything on the page. `summary` says in sentences what was run; `metadata` are (label, value);
+    `critical_warnings` must not be overlooked; `problems` are (item, kind, reason, where); `training_duplicates` are
     (split, pair) of a split's videos and training videos, the closest first; `not_shown` says what could not be drawn."""
 
     title: str
     recipe_name: str
     about: str
     made_at: str
-    story: Sequence[str] = ()
-    facts: Sequence[tuple[str, str]] = ()
-    alarms: Sequence[str] = ()
+    summary: Sequence[str] = ()
+    metadata: Sequence[tuple[str, str]] = ()
+    critical_warnings: Sequence[str] = ()
     warnings: Sequence[str] = ()
     scores: Sequence[Score] = ()
     curves: Sequence[Curve] = ()
     masking: Curve | None = None
-    clips: Sequence[Clip] = ()
+    clips: Sequence[ReportClip] = ()
     not_shown: Sequence[str] = ()
-    twins: Sequence[DuplicateClips] = ()
+    near_duplicates: Sequence[DuplicateClips] = ()
     training_duplicates: Sequence[tuple[str, NearDuplicates]] = ()
     problems: Sequence[tuple[str, str, str, str]] = ()
     stages: Sequence[StageLine] = ()
     recipe_yaml: str = ""
-    published: Sequence[Published] = ()
+    published: Sequence[PublishedScores] = ()
     published_note: str = ""

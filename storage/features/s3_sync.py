@@ -140,16 +140,14 @@ class Mirror:
 
     def _fetch_missing(self, progress: ProgressCallback | None) -> tuple[int, int]:
         listed, here = self._listed(), set(self._local_segments())
-        missing = {name: _sizes(listed[name]) for name in _indexed(listed) - here}
-        return len(missing), _copy_all(
-            (self._fetch(name, missing[name]) for name in sorted(missing)), missing, progress
-        )
+        missing = {name: {file: entry.size for file, entry in listed[name].items()} for name in _indexed(listed) - here}
+        return _copy_all(self._fetch, missing, progress)
 
     def _send_missing(self, progress: ProgressCallback | None) -> tuple[int, int]:
         there, here = _indexed(self._listed()), set(self._local_segments())
         needless = self._superseded(there | here)
         missing = {name: self._files(name) for name in here - there if name not in needless}
-        return len(missing), _copy_all((self._send(name, missing[name]) for name in sorted(missing)), missing, progress)
+        return _copy_all(self._send, missing, progress)
 
     def _fetch(self, segment: str, files: dict[str, int]) -> Iterator[int]:
         """Fetch a whole segment -> sizes of its files as they arrive."""
@@ -159,8 +157,8 @@ class Mirror:
             def fetch(file: str) -> int:
                 with (stage / file).open("xb") as out:
                     try:
-                        for piece in self._objects.pieces(f"{self._name}/{segment}/{file}"):
-                            out.write(piece)
+                        for block in self._objects.stream(f"{self._name}/{segment}/{file}"):
+                            out.write(block)
                     except FileNotFoundError:
                         raise SegmentGone(segment) from None
                     if out.tell() != files[file]:
@@ -195,7 +193,7 @@ class Mirror:
         self._objects.delete([entry.path for entry in self._objects.below(f"{self._name}/{segment}/")])
 
     def _listed(self) -> dict[str, dict[str, ObjectInfo]]:
-        """segment -> file -> object, of all that is there; names that no segment has are never looked at."""
+        """segment -> file -> object, of all that is there; names that no segment has are ignored."""
         found: dict[str, dict[str, ObjectInfo]] = defaultdict(dict)
         for entry in self._objects.below(f"{self._name}/"):
             segment, _, file = entry.path.removeprefix(f"{self._name}/").partition("/")
@@ -270,25 +268,23 @@ def _indexed(listed: Mapping[str, Mapping[str, ObjectInfo]]) -> set[str]:
     return {name for name, files in listed.items() if INDEX in files}
 
 
-def _sizes(files: Mapping[str, ObjectInfo]) -> dict[str, int]:
-    return {file: entry.size for file, entry in files.items()}
-
-
 def _is_left_behind(files: Mapping[str, ObjectInfo]) -> bool:
     return INDEX not in files and datetime.now(UTC) - max(entry.at for entry in files.values()) > _LEFT_BEHIND
 
 
 def _copy_all(
-    copies: Iterable[Iterator[int]], files: Mapping[str, dict[str, int]], progress: ProgressCallback | None
-) -> int:
-    """Carry out copies that give the sizes of what they copied -> their sum."""
-    done, total = 0, sum(sum(sizes.values()) for sizes in files.values())
-    for copy in copies:
-        for size in copy:
+    copy: Callable[[str, dict[str, int]], Iterator[int]],
+    segments: Mapping[str, dict[str, int]],
+    progress: ProgressCallback | None,
+) -> tuple[int, int]:
+    """Copy segments (name -> sizes of its files), oldest first -> how many, how many bytes."""
+    done, total = 0, sum(sum(sizes.values()) for sizes in segments.values())
+    for name in sorted(segments):
+        for size in copy(name, segments[name]):
             done += size
             if progress:
                 progress(done, total)
-    return done
+    return len(segments), done
 
 
 def _in_parallel(work: Callable[[str], int], files: Iterable[str]) -> Iterator[int]:

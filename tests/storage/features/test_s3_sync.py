@@ -16,11 +16,11 @@ from storage.features import maintenance, object_store
 from storage.features import segments as segments_module
 from storage.features.importing import import_features, imports
 from storage.features.object_store import ObjectStore
-from storage.features.remote_store import RemoteFeatures
+from storage.features.s3_sync import RemoteFeatures
 from storage.features.segments import segment_names
 from storage.features.store import FeatureStore
 from tests.chaos.network import Network
-from tests.flows.orchestration.test_service import free_port
+from tests.ports import free_port
 from tests.storage.features.feature_mirrors import NAME, mirror, remote_segments
 from tests.storage.features.feature_rows import D, all_right, features, make
 
@@ -180,7 +180,7 @@ def test_rows_that_merging_lost_here_come_back_from_there(tmp_path, url):
     mirror(url, store).push()
     (name,) = segment_names(store.path)
     (store.path / name / "data" / "c.0.0").unlink()
-    assert store.drop_bad() == 2 and store.count == 0
+    assert store.drop_bad() == 2 and len(store.view()) == 0
     mirror(url, store).pull()
     assert store.digest() == digest and store.verify() == []
 
@@ -216,7 +216,7 @@ def test_an_incomplete_remote_segment_is_not_taken_and_goes_with_time(tmp_path, 
     assert mirror(url, tmp_path / "b").pull().segments == 1
     mirror(url, store).compact()
     assert len(ObjectStore(url).below(f"{NAME}/{unfinished}/")) == 1  # its writer may be alive
-    monkeypatch.setattr("storage.features.remote_store._LEFT_BEHIND", object_store.timedelta(0))
+    monkeypatch.setattr("storage.features.s3_sync._LEFT_BEHIND", object_store.timedelta(0))
     mirror(url, store).compact()
     assert ObjectStore(url).below(f"{NAME}/{unfinished}/") == [] and remote_segments(url) == [name]
 

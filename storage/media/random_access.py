@@ -1,8 +1,7 @@
-"""Clean starts: the packets from which on everything can be decoded without what came before.
+"""Random access points: the packets from which on a stream decodes without anything before them.
 
-A container's word for it is not enough: what it calls a keyframe may be a picture of an open group, after which frames
-still lean on pictures before it. So the first bytes of the packet itself are read. A format that is not listed here has no
-clean starts, and is decoded from its beginning."""
+The container's keyframe flag is not enough: it may mark a picture of an open GOP, after which frames still refer to earlier
+pictures. So the first bytes of the packet itself are read. A codec that is not listed here is decoded from its beginning."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ import av
 
 H264_IDR = 5
 HEVC_STARTS = range(16, 22)
-"""IDR, BLA and CRA pictures: no picture shown after them may lean on one before them."""
+"""IDR, BLA and CRA pictures: no picture shown after them may refer to one before them."""
 
 
-def is_clean_start(packet: av.Packet) -> bool:
+def is_random_access_point(packet: av.Packet) -> bool:
     """Whether decoding may begin with this packet and give, from its own picture on, the same bits as a whole pass."""
     context = packet.stream.codec_context
     header = context.extradata or b""

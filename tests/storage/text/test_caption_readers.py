@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BadInput
-from storage.text.caption_files import read_predictions, read_reference_file
+from storage.text.caption_readers import read_predictions, read_reference_file
 
 ROWS = [{"image_id": 7, "caption": "a ball"}, {"image_id": 8, "caption": "a box\u2028here"}]
 

@@ -7,121 +7,31 @@ import hashlib
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
-from io import BytesIO
-from typing import Any
 
 import pytest
-from PIL import Image
 
 from storage.errors import BadInput
 from storage.neighbours import NearDuplicates
-from tasks.reporting.charts import line_chart, plain_number
-from tasks.reporting.page import Clip, Curve, DuplicateClips, Region, ReportPage, Score, StageLine
-from tasks.reporting.published import Published
-from tasks.reporting.rendering import CLIPS_A_PAGE, PROBLEMS_SHOWN, readable_duration, render_report
-
-SCRIPTS = '<script type="text/template"'
-VOID = {"meta", "img", "input", "br", "hr", "link"}
-EVIL = "</script><script>alert(1)</script><!--<script><img src=x onerror=alert(2)>\"'&\u2028\u202e"
-
-
-class Outline(HTMLParser):
-    """Reads a document strictly: every tag closed in order; remembers elements, text and attributes."""
-
-    def __init__(self, html: str):
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == [], f"never closed: {self.open}"
-
-    def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs), f"an attribute twice in <{tag}>"
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open and self.open[-1] == tag, f"</{tag}> inside {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] not in ("script", "style"):
-            self.words.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.words).split())
-
-
-def image(colour: str = "red", size: tuple[int, int] = (16, 12), form: str = "JPEG") -> bytes:
-    out = BytesIO()
-    Image.new("RGB", size, colour).save(out, form)
-    return out.getvalue()
-
-
-def a_clip(n: int = 0, cider: float = 1.0, **changes: Any) -> Clip:
-    clip = Clip(
-        video_id=f"vid{n}",
-        split="test",
-        caption="a red circle",
-        log_prob=-3.25,
-        references=["a red disc", "the circle is red", "red", "one more"],
-        scores={"BLEU-4": 0.5, "CIDEr": cider},
-        frames=[image("red"), image("blue", form="WEBP")],
-        frame_times=[0.0, 1.5],
-        attention=(["a", "red", "circle", "<eos>"], [[0.5, 0.5], [0.9, 0.1], [0.2, 0.8], [0.5, 0.5]]),
-        words=[("red", 0.97), ("circle", 0.5)],
-    )
-    return replace(clip, **changes)
-
-
-def a_page(**changes: Any) -> ReportPage:
-    page = ReportPage(
-        title="Demo",
-        recipe_name="demo",
-        about="A first try.",
-        made_at="2026-01-02T03:04:05+00:00",
-        facts=[("Data set", "demo world")],
-        warnings=["features come from random weights"],
-        scores=[Score("CIDEr", 1.25, True, "40 test clips"), Score("Perplexity", math.nan, False)],
-        curves=[Curve("Loss", "step", "loss", {"train": [(0, 3.0), (1, 2.0)], "val": [(1, 2.5)]})],
-        clips=[a_clip(n, cider=n / 2) for n in range(3)],
-        problems=[("broken", "truncated", "ends in the middle of a frame", "videos/broken.mp4")],
-        stages=[
-            StageLine("seed", "ran", 75.0, 1200, "abcdef0123456789", "2026-01-02T03:00:00Z"),
-            StageLine("caption", "reused", 12.0, None, ""),
-        ],
-        recipe_yaml="dataset:\n  kind: demo\n",
-        published=[Published("SA-LSTM", {"CIDEr": 51.7, "METEOR": 29.0}, "table 2")],
-    )
-    return replace(page, **changes)
-
-
-EMPTY = ReportPage(title="", recipe_name="", about="", made_at="")
+from tasks.reporting.charts import line_chart
+from tasks.reporting.formatting import plain_number, readable_duration
+from tasks.reporting.published_scores import PublishedScores
+from tasks.reporting.rendering import CLIPS_PER_PAGE, PROBLEMS_SHOWN, render_report
+from tasks.reporting.report_page import Curve, DuplicateClips, Region, ReportClip, ReportPage, Score, StageLine
+from tests.tasks.reporting.toy_pages import EMPTY, EVIL, SCRIPTS, Outline, a_clip, a_report, check_escaped, image
 
 
 def test_the_page_is_well_formed_and_says_what_it_was_given():
-    outline = Outline(render_report(a_page()))
-    told = ["A first try.", "features come from random weights", "demo world", "kind: demo", "2026-01-02 03:04 UTC"]
-    told += ["1.25", "40 test clips", "lower is better", "51.7", "1 min 15 s", "1,200"]
-    told += ["a red circle", "the circle is red", "97 %", "ends in the middle of a frame"]
-    assert [words for words in told if words not in outline.text] == []
+    outline = Outline(render_report(a_report()))
+    expected = ["A first try.", "features come from random weights", "demo world", "kind: demo", "2026-01-02 03:04 UTC"]
+    expected += ["1.25", "40 test clips", "lower is better", "51.7", "1 min 15 s", "1,200"]
+    expected += ["a red circle", "the circle is red", "97 %", "ends in the middle of a frame"]
+    assert [words for words in expected if words not in outline.text] == []
 
 
 def test_everything_may_be_empty():
     outline = Outline(render_report(EMPTY))
     assert "No clips were captioned." in outline.text
-    bare = Clip(video_id="v", split="", caption="")
+    bare = ReportClip(video_id="v", split="", caption="")
     page = replace(EMPTY, clips=[bare, replace(bare, attention=([], []))], curves=[Curve("c", "", "", {})])
     text = Outline(render_report(page)).text
     assert "(an empty caption)" in text
@@ -138,29 +48,29 @@ def test_text_from_data_never_becomes_markup():
         attention=([EVIL], [[1.0, 0.0]]),
         words=[(EVIL, 0.5)],
     )
-    twins = DuplicateClips(clip, clip, 0.5, "mixed up")
+    pair = DuplicateClips(clip, clip, 0.5, "mixed up")
     near = NearDuplicates(EVIL, EVIL, 0.0, (EVIL,), (EVIL,))
-    spoken = a_clip(caption=f"<b>{EVIL}".replace(" ", ""), attention=([f"<b>{EVIL}".replace(" ", "")], [[1.0]]))
+    marked_up = a_clip(caption=f"<b>{EVIL}".replace(" ", ""), attention=([f"<b>{EVIL}".replace(" ", "")], [[1.0]]))
     page = ReportPage(
         title=EVIL,
         recipe_name=EVIL,
         about=EVIL,
         made_at=EVIL,
-        story=[EVIL],
-        facts=[(EVIL, EVIL)],
-        alarms=[EVIL],
+        summary=[EVIL],
+        metadata=[(EVIL, EVIL)],
+        critical_warnings=[EVIL],
         warnings=[EVIL],
         not_shown=[EVIL],
-        twins=[twins],
+        near_duplicates=[pair],
         training_duplicates=[(EVIL, near)],
         scores=[Score(EVIL, 1.0, True, EVIL, (0.5, 1.5)), Score("CIDEr", 1.0)],
         masking=Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]}),
         curves=[Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]})],
-        clips=[clip] * (CLIPS_A_PAGE + 2) + [spoken],
+        clips=[clip] * (CLIPS_PER_PAGE + 2) + [marked_up],
         problems=[(EVIL, EVIL, EVIL, EVIL)] * (PROBLEMS_SHOWN + 1),
         stages=[StageLine(EVIL, EVIL, 1.0, 1, EVIL, EVIL, EVIL)],
         recipe_yaml=EVIL,
-        published=[Published(EVIL, {EVIL: 1.0, "CIDEr": 2.0}, EVIL)],
+        published=[PublishedScores(EVIL, {EVIL: 1.0, "CIDEr": 2.0}, EVIL)],
         published_note=EVIL,
     )
     html = render_report(page)
@@ -168,21 +78,8 @@ def test_text_from_data_never_becomes_markup():
     assert Outline(html).text.count("alert(1)") > 100  # it is all there to be read
 
 
-def check_escaped(html: str, blocks: int) -> None:
-    """One script that runs and `blocks` of data, whose text is as free of foreign markup as the document."""
-    outline = Outline(html)
-    data = re.findall(SCRIPTS + r"[^>]*>(.*?)</script>", html, re.DOTALL)
-    assert [script.get("type") for script in outline.all("script")] == [None] + ["text/template"] * blocks
-    assert html.count("<script") == html.count("</script") == 1 + blocks == 1 + len(data)
-    for part in (outline, *map(Outline, data)):
-        assert all(str(found["src"]).startswith("data:image/") for found in part.all("img"))
-        assert not [name for _, attributes in part.tags for name in attributes if name.startswith("on")]
-        assert "alert(1)" in part.text
-    assert "<!--" not in "".join(data)  # it would let a data block go on past its end
-
-
 def test_only_the_reports_own_script_may_run_and_nothing_may_be_loaded():
-    html = render_report(a_page())
+    html = render_report(a_report())
     script = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
     assert script is not None
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
@@ -192,7 +89,7 @@ def test_only_the_reports_own_script_may_run_and_nothing_may_be_loaded():
 
 
 def test_no_reference_leaves_the_file():
-    html = render_report(a_page())
+    html = render_report(a_report())
     for tag, attributes in Outline(html).tags:
         for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href"):
             target = attributes.get(name)
@@ -203,14 +100,14 @@ def test_no_reference_leaves_the_file():
 
 
 def test_same_page_same_text_and_input_order_does_not_matter():
-    assert render_report(a_page()) == render_report(a_page())
+    assert render_report(a_report()) == render_report(a_report())
     clips = [a_clip(n, cider=n / 2) for n in range(5)]
-    assert render_report(a_page(clips=clips)) == render_report(a_page(clips=clips[::-1]))
+    assert render_report(a_report(clips=clips)) == render_report(a_report(clips=clips[::-1]))
 
 
 def test_clips_nearest_to_the_median_come_first_and_unscored_ones_last():
     values = {0: 0.0, 1: 9.0, 2: 1.0, 10: 1.0, 3: math.nan}
-    page = a_page(clips=[a_clip(n, cider=value) for n, value in values.items()])
+    page = a_report(clips=[a_clip(n, cider=value) for n, value in values.items()])
     clips = [card for card in Outline(render_report(page)).all("article") if card["class"] == "clip"]
     assert [clip["data-id"] for clip in clips] == ["vid2", "vid10", "vid0", "vid1", "vid3"]
     assert "data-rank" not in clips[-1]
@@ -218,44 +115,44 @@ def test_clips_nearest_to_the_median_come_first_and_unscored_ones_last():
 
 def test_a_score_where_lower_is_better_turns_best_and_worst_around():
     clips = [a_clip(scores={"WER": 0.1})]
-    lower = a_page(clips=clips, scores=[Score("WER", 0.1, higher_is_better=False)])
+    lower = a_report(clips=clips, scores=[Score("WER", 0.1, higher_is_better=False)])
     orders = [element.get("value") for element in Outline(render_report(lower)).all("input")]
-    assert orders == [None, "place asc", "rank asc", "rank desc", "id asc"]  # most ordinary, best, worst, by id
-    higher = [element.get("value") for element in Outline(render_report(a_page())).all("input")]
-    assert higher == [None, "place asc", "rank desc", "rank asc", "id asc"]
+    assert orders == [None, "index asc", "rank asc", "rank desc", "id asc"]  # most ordinary, best, worst, by id
+    higher = [element.get("value") for element in Outline(render_report(a_report())).all("input")]
+    assert higher == [None, "index asc", "rank desc", "rank asc", "id asc"]
 
 
 def test_only_the_first_page_of_clips_is_laid_out():
-    total = CLIPS_A_PAGE + 7
-    html = render_report(a_page(clips=[a_clip(n) for n in range(total)]))
+    total = CLIPS_PER_PAGE + 7
+    html = render_report(a_report(clips=[a_clip(n) for n in range(total)]))
     gallery, waiting = html.split('<div id="waiting"')
-    assert gallery.count('<article class="clip"') == CLIPS_A_PAGE
+    assert gallery.count('<article class="clip"') == CLIPS_PER_PAGE
     assert waiting.count('<article class="clip"') == waiting.count(SCRIPTS) == 7
-    assert len([clip for clip in Outline(html).all("article") if clip["class"] == "clip"]) == CLIPS_A_PAGE
+    assert len([clip for clip in Outline(html).all("article") if clip["class"] == "clip"]) == CLIPS_PER_PAGE
     assert "The other 7 clips" in html
 
 
 def test_a_closing_token_is_left_out_and_words_that_differ_from_the_caption_stand_apart():
-    follows = Outline(render_report(a_page(clips=[a_clip()])))
+    follows = Outline(render_report(a_report(clips=[a_clip()])))
     assert [span["data-w"] for span in follows.all("span") if "data-w" in span] == ["500 500", "900 100", "200 800"]
     assert "<eos>" not in follows.text
-    differs = Outline(render_report(a_page(clips=[a_clip(caption="A red circle.")])))
+    differs = Outline(render_report(a_report(clips=[a_clip(caption="A red circle.")])))
     assert "A red circle." in differs.text
     assert "<eos>" in differs.text
 
 
 def test_attention_bars_show_the_mean_relative_to_the_tallest_weight():
     clip = a_clip(caption="x y", attention=(["x", "y"], [[0.8, 0.2, 0.0], [0.4, math.nan, 0.6]]))
-    html = render_report(a_page(clips=[clip]))
+    html = render_report(a_report(clips=[clip]))
     bars = html.split('class="bars"')[1].split("</div>")[0]
     assert re.findall(r"--h:([\d.]+)", bars) == ["0.750", "0.125", "0.375"]
     assert "data-timeline" in html.split("</script>", 1)[1]
-    rows = a_page(clips=[replace(clip, timeline=False)])  # rows of several features, one after the other: no timeline
+    rows = a_report(clips=[replace(clip, timeline=False)])  # rows of several features, one after the other: no timeline
     assert "data-timeline" not in render_report(rows).split("</script>", 1)[1]
 
 
 def test_frames_carry_their_format_size_and_time():
-    images = Outline(render_report(a_page(clips=[a_clip()]))).all("img")
+    images = Outline(render_report(a_report(clips=[a_clip()]))).all("img")
     assert [str(found["src"])[:15] for found in images] == ["data:image/jpeg", "data:image/webp"]
     assert base64.b64decode(str(images[0]["src"]).split(",")[1]) == image("red")
     assert (images[0]["width"], images[0]["height"], images[1]["alt"]) == ("16", "12", "frame 2 at 1.5 s")
@@ -263,22 +160,22 @@ def test_frames_carry_their_format_size_and_time():
 
 def test_a_frame_that_is_no_image_is_named():
     with pytest.raises(BadInput, match=r"frame 1 of clip 'vid0'"):
-        render_report(a_page(clips=[a_clip(frames=[image(), b"not an image"])]))
+        render_report(a_report(clips=[a_clip(frames=[image(), b"not an image"])]))
 
 
 def test_a_name_that_is_not_unicode_can_be_written_to_a_file():
-    written = render_report(a_page(problems=[("caf\udce9.mp4", "not_media", "no", "")])).encode("utf-8")
+    written = render_report(a_report(problems=[("caf\udce9.mp4", "not_media", "no", "")])).encode("utf-8")
     assert b"caf" in written and b".mp4" in written
 
 
 def test_a_word_carries_its_regions_on_the_frame_nearest_in_time():
-    seen = [[Region(1.4, (0.25, 0.5, 0.75, 1.0), 0.6)], [], [Region(0.2, (0.5, 0.5, 0.5, 1.0), 0.9)]]
-    spans = Outline(render_report(a_page(clips=[a_clip(regions=seen)]))).all("span")
+    regions = [[Region(1.4, (0.25, 0.5, 0.75, 1.0), 0.6)], [], [Region(0.2, (0.5, 0.5, 0.5, 1.0), 0.9)]]
+    spans = Outline(render_report(a_report(clips=[a_clip(regions=regions)]))).all("span")
     assert [span.get("data-r") for span in spans if "data-w" in span] == ["1 25 50 50 50 60", None, None]
 
 
 def test_the_key_frame_is_marked_in_words_too():
-    html = render_report(a_page(clips=[a_clip(key_time=1.2)]))
+    html = render_report(a_report(clips=[a_clip(key_time=1.2)]))
     assert [image["alt"] for image in Outline(html).all("img")] == [
         "frame 1 at 0.0 s",
         "frame 2 at 1.5 s, the key frame",
@@ -287,33 +184,33 @@ def test_the_key_frame_is_marked_in_words_too():
 
 
 def test_random_weights_are_said_before_anything_else():
-    html = render_report(a_page(alarms=["all weights are random"]))
+    html = render_report(a_report(critical_warnings=["all weights are random"]))
     text = Outline(html).text
     assert text.index("Random weights all weights are random") < text.index("A first try.") < text.index("Scores CIDEr")
 
 
 def test_scores_stand_with_their_intervals_beside_the_papers():
     score = Score("CIDEr", 48.25, interval=(45.5, 51.0))
-    page = a_page(scores=[score], published=[Published("GL-RG", {"CIDEr": 60.6, "METEOR": 31.2}, "GL-RG")])
+    page = a_report(scores=[score], published=[PublishedScores("GL-RG", {"CIDEr": 60.6, "METEOR": 31.2}, "GL-RG")])
     html = render_report(page)
     assert "48.2 95 % interval 45.5 to 51.0" in Outline(html).text
     assert '<td class="figure">60.6</td><td class="figure">31.2</td><td>GL-RG</td>' in html
-    place = re.search(r'class="scale"[^>]*--a:([\d.]+);--b:([\d.]+);--v:([\d.]+)', render_report(page))
-    assert place is not None
-    assert [float(x) for x in place.groups()] == pytest.approx([0.455, 0.51, 0.4825], abs=1e-4)  # of a line to 100
+    scale = re.search(r'class="scale"[^>]*--a:([\d.]+);--b:([\d.]+);--v:([\d.]+)', render_report(page))
+    assert scale is not None
+    assert [float(x) for x in scale.groups()] == pytest.approx([0.455, 0.51, 0.4825], abs=1e-4)  # of a line to 100
 
 
 def test_best_ordinary_and_worst_are_shown_where_there_are_enough_clips():
-    few = render_report(a_page(clips=[a_clip(n, cider=n) for n in range(8)]))
+    few = render_report(a_report(clips=[a_clip(n, cider=n) for n in range(8)]))
     assert "Most ordinary" not in Outline(few).text
-    text = Outline(render_report(a_page(clips=[a_clip(n, cider=n) for n in range(9)]))).text
+    text = Outline(render_report(a_report(clips=[a_clip(n, cider=n) for n in range(9)]))).text
     best, ordinary, worst = (text.index(title) for title in ("Best a red", "Most ordinary a red", "Worst a red"))
     assert best < text.index("vid8 · CIDEr 8.0") < ordinary < text.index("vid4 · CIDEr 4.0") < worst
     assert worst < text.index("vid0 · CIDEr 0.0")
 
 
 def test_stages_tell_what_was_done_and_what_was_found_done():
-    text = Outline(render_report(a_page())).text
+    text = Outline(render_report(a_report())).text
     assert "1 of 2 stages were done in this run, in 1 min 15 s; 1 was found done, which saved 12 s." in text
 
 

@@ -1,4 +1,4 @@
-"""Small pictures of videos for the pages: made once by the report of a run, kept beside it for comparisons of runs."""
+"""Small images of the frames that a report shows: decoded once, kept beside the report for comparisons of runs."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from tasks.extraction.frames import read_frames
 from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext
 
-FILE = "pictures.parquet"
-_MOST_PICTURES = 12_000  # about 30 MB of a page: beyond it, each video has fewer
+_FILE = "pictures.parquet"
+_MOST_IMAGES = 12_000  # about 30 MB of a page: beyond it, each video has fewer
 _FEWEST = 3
 _QUALITY = 60
 _SCHEMA = pa.schema([("video_id", pa.string()), ("times", pa.list_(pa.float64())), ("frames", pa.list_(pa.binary()))])
 
 
 @dataclass(frozen=True)
-class Pictures:
+class FrameImages:
     """Frames of one video as small WebP images, and their seconds."""
 
     frames: tuple[bytes, ...] = ()
     times: tuple[float, ...] = ()
 
 
-NONE = Pictures()
+NO_IMAGES = FrameImages()
 
 
-def take_pictures(
+def decode_frame_images(
     context: StageContext, table: Catalogue, ids: Sequence[str], frames: int, width: int
-) -> dict[str, Pictures]:
-    """video id -> its pictures; a video that cannot be decoded any more is left out."""
+) -> dict[str, FrameImages]:
+    """video id -> its frame images; a video that cannot be decoded any more is left out."""
     found = {}
-    count = frames_each(len(ids), frames)
+    count = frames_per_video(len(ids), frames)
     wanted = {id: {"shown": Uniform(frames=count)} for id in ids}
-    with progress_bar("pictures for the report", len(ids), "videos") as progress:
+    with progress_bar("frames for the report", len(ids), "videos") as progress:
         for id, answer in read_frames(context, table, wanted):
             progress.advance()
             if not isinstance(answer, BadMedia):
                 sampled = answer["shown"]
-                images = tuple(small(image, width) for image in sampled.images[:, 0])
-                found[id] = Pictures(images, tuple(sampled.pts.tolist()))
+                images = tuple(to_webp(image, width) for image in sampled.images[:, 0])
+                found[id] = FrameImages(images, tuple(sampled.pts.tolist()))
     return found
 
 
-def frames_each(videos: int, wanted: int) -> int:
-    """How many frames each of so many videos is shown with: fewer when there are thousands."""
-    return min(wanted, max(_FEWEST, _MOST_PICTURES // max(videos, 1)))
+def frames_per_video(videos: int, wanted: int) -> int:
+    """How many frames of each video are shown: fewer when there are thousands of videos."""
+    return min(wanted, max(_FEWEST, _MOST_IMAGES // max(videos, 1)))
 
 
-def small(image: np.ndarray, width: int) -> bytes:
-    """(H, W, 3) -> WebP; a picture that is smaller already stays as it is."""
+def to_webp(image: np.ndarray, width: int) -> bytes:
+    """(H, W, 3) -> WebP; an image that is smaller already stays as it is."""
     width = min(width, image.shape[1])
     height = max(1, round(image.shape[0] * width / image.shape[1]))
     file = BytesIO()
@@ -69,18 +69,18 @@ def small(image: np.ndarray, width: int) -> bytes:
     return file.getvalue()
 
 
-def write_pictures(folder: Path, pictures: Mapping[str, Pictures]) -> None:
-    rows = [{"video_id": id, "times": list(p.times), "frames": list(p.frames)} for id, p in pictures.items()]
-    write_parquet(folder / FILE, pa.Table.from_pylist(rows, _SCHEMA))
+def write_frame_images(folder: Path, images: Mapping[str, FrameImages]) -> None:
+    rows = [{"video_id": id, "times": list(p.times), "frames": list(p.frames)} for id, p in images.items()]
+    write_parquet(folder / _FILE, pa.Table.from_pylist(rows, _SCHEMA))
 
 
-def read_pictures(folder: Path) -> dict[str, Pictures]:
-    """What a report kept; nothing if there is none."""
-    path = folder / FILE
+def read_frame_images(folder: Path) -> dict[str, FrameImages]:
+    """video id -> the images that a report kept; empty if there are none."""
+    path = folder / _FILE
     if not path.exists():
         return {}
     try:
         rows = pq.read_table(path).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot read {path}: {error}; run with '--force report'") from error
-    return {row["video_id"]: Pictures(tuple(row["frames"]), tuple(row["times"])) for row in rows}
+    return {row["video_id"]: FrameImages(tuple(row["frames"]), tuple(row["times"])) for row in rows}

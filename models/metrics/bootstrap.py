@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.metrics.bleu import BleuCounts
+from models.metrics.bleu import bleu_of_counts
 from models.metrics.corpus import CorpusScores
 from models.metrics.meteor_statistics import meteor_of, summable
 
@@ -77,7 +77,7 @@ def _scores_of_draws(scores: CorpusScores, weights: NDArray[np.float64]) -> dict
     """(draws, videos) -> metric -> corpus scores (draws,)."""
     counts, videos = scores.counts, weights.shape[1]
     found = {LENGTH: weights @ counts.lengths / videos}
-    bleu = BleuCounts.of_sums(
+    bleu = bleu_of_counts(
         weights @ counts.correct, weights @ counts.guesses, weights @ counts.lengths, weights @ counts.closest
     )
     found |= dict(zip(_BLEU, bleu.T, strict=True))

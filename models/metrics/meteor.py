@@ -123,14 +123,11 @@ class Meteor:
             ) from error
 
     def _ask_once(self, lines: Sequence[str], replies: int) -> list[str]:
-        answered = False
         try:
-            received = self._running().ask(lines, replies)
-            answered = True
-        finally:
-            if not answered:  # replies still under way would answer the next question
-                self.close()
-        return received
+            return self._running().ask(lines, replies)
+        except BaseException:  # replies still under way would answer the next question
+            self.close()
+            raise
 
 
 class _Process:

@@ -46,7 +46,7 @@ import torchvision
 from measuring import Took, arguments, timed
 from PIL import Image
 
-from models.backbones.backbone import Pictures
+from models.backbones.backbone import Preprocessing
 from storage.datasets.demo import encode_clip
 from storage.datasets.folder import FolderOptions
 from storage.media.frame_sampling import Clips, Sampling, Uniform, choose_frames
@@ -228,8 +228,8 @@ def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], 
 @torch.inference_mode()
 def kind_loop(data: Path, feature: BackboneFeature) -> None:
     """One extractor, one video after another, with the net as its library gives it."""
-    pictures, run = open_net(feature, "random, seed 0", None, "cpu", "auto").backbone.pictures, plain(feature)
-    assert pictures is not None
+    preprocessing, run = open_net(feature, "random, seed 0", None, "cpu", "auto").backbone.preprocessing, plain(feature)
+    assert preprocessing is not None
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
             with av.open(str(path)) as container:
@@ -237,7 +237,7 @@ def kind_loop(data: Path, feature: BackboneFeature) -> None:
             chosen = choose_frames(SAMPLING[feature.sampling], np.arange(len(frames)) / 25)
             rows = []
             for position in chosen:
-                ready = np.stack([fitted(frames[number], pictures) for number in position])
+                ready = np.stack([fitted(frames[number], preprocessing) for number in position])
                 pixels = (torch.from_numpy(ready).permute(3, 0, 1, 2).float() / 255 - 0.45) / 0.225
                 rows.append(run((pixels[:, 0] if len(position) == 1 else pixels)[None]))
             np.save(Path(folder) / f"{path.stem}.npy", torch.cat(rows).numpy())
@@ -263,16 +263,16 @@ def _timm_net(name: str) -> torch.nn.Module:
     return timm.create_model(name.removeprefix("timm:"), num_classes=0).eval()
 
 
-def fitted(frame: np.ndarray, pictures: Pictures) -> np.ndarray:
+def fitted(frame: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     image = Image.fromarray(frame)
-    assert pictures.crop is not None
-    if pictures.size:
-        image = image.resize(pictures.size, Image.Resampling.BILINEAR)
-    elif pictures.short:
-        short = pictures.short / min(image.size)
+    assert preprocessing.crop is not None
+    if preprocessing.size:
+        image = image.resize(preprocessing.size, Image.Resampling.BILINEAR)
+    elif preprocessing.short:
+        short = preprocessing.short / min(image.size)
         image = image.resize((round(image.width * short), round(image.height * short)), Image.Resampling.BICUBIC)
-    left, top = (image.width - pictures.crop[0]) // 2, (image.height - pictures.crop[1]) // 2
-    return np.asarray(image.crop((left, top, left + pictures.crop[0], top + pictures.crop[1])))
+    left, top = (image.width - preprocessing.crop[0]) // 2, (image.height - preprocessing.crop[1]) // 2
+    return np.asarray(image.crop((left, top, left + preprocessing.crop[0], top + preprocessing.crop[1])))
 
 
 def video_features(data: Path, features: dict[str, BackboneFeature]) -> None:

@@ -88,7 +88,7 @@ def by_differences(items: np.ndarray, k: int, claimed: np.ndarray) -> np.ndarray
 def ours(items: np.ndarray, k: int) -> np.ndarray:
     search = NearestItems(items, k)
     starts = range(0, len(items), ROWS)
-    return np.concatenate([search.of_items(n, min(n + ROWS, len(items))).numbers for n in starts])
+    return np.concatenate([search.of_items(n, min(n + ROWS, len(items))).indices for n in starts])
 
 
 def plain(dtype: type[np.floating]) -> Search:

@@ -72,7 +72,7 @@ def score_files(
         ScoredFile(
             predictions=str(path),
             items=len(shared),
-            scores=result.figures(),
+            scores=result.metrics(),
             intervals=intervals(result.scores),
             diversity=diversity(list(captions.values()), seen).named(),
             not_computed=result.not_computed,

@@ -100,10 +100,6 @@ class WordTagger(nn.Module):
         cells = self._gathered(parts.flatten(0, 1)).unflatten(0, parts.shape[:2])
         return self._gathered(maps.amax((2, 3))), cells
 
-    def word_probabilities(self, clips: Tensor) -> Tensor:
-        """clips (B, P, M, S, S, 3) uint8 -> (B, K), each word on its own. Call it in eval mode."""
-        return torch.sigmoid(self(clips))
-
     def words_of_video(self, rows: Tensor) -> Tensor:
         """All position features (P, D) of one video -> the probabilities of its words (K,): GL-RG's W (eq. 1). A video at a
         time: so no other video's length plays a part. Call it in eval mode."""

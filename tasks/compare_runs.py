@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from models.metrics.bootstrap import compare
-from models.metrics.corpus import SCORES, Scored, score_captions
+from models.metrics.corpus import SCORES, ScoredCaptions, score_captions
 from storage.files.atomic import write_text
 from storage.options import Options
 from storage.records import ArtifactRef
@@ -166,7 +166,7 @@ def _differences(runs: Sequence[_Run]) -> list[RunDifference]:
     first, found = runs[0], []
     same = [run for run in runs[1:] if run.dataset == first.dataset and _same_test(run, first)]
     meteor = all("METEOR" in run.metrics["corpus"] for run in (first, *same))
-    scored: list[Scored] = []
+    scored: list[ScoredCaptions] = []
     if same:
         scored = score_captions([run.scored[0] for run in (first, *same)], first.scored[1], meteor, None)
     for run in runs[1:]:

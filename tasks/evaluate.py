@@ -100,7 +100,7 @@ def evaluate(
             not_computed["Attention masking"] = "the captioner has no attention"
 
     training = [caption for of_video in texts.sentences("train").values() for caption in of_video]
-    metrics = scored.figures()
+    metrics = scored.metrics()
     result = {
         "split": options.split,
         "videos": len(hypotheses),

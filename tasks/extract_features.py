@@ -30,7 +30,7 @@ from tasks.extraction.shards import PendingRows, Shard, mirror_of, run_shards
 from tasks.framework.feature_access import read_rows
 from tasks.framework.progress import progress_bars
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
-from tasks.sample_frames import read_plan
+from tasks.sample_frames import FramePlan
 
 _MANY_SEGMENTS = 32  # of small updates; merged, so that opening a store stays quick
 
@@ -112,14 +112,15 @@ def extract_features(
 ) -> StageResult:
     catalogue = Catalogue(context.path(videos), context.data)
     sources: dict[str, FeatureSource] = context.prepared
-    planned = {name: read_plan(context.path(ref)) for name, ref in zip(options.sampling, frame_plans, strict=True)}
-    owed = {
-        name: _owed(context, options, catalogue, source, planned.get(source.sampling or ""))
+    plans = {name: FramePlan(context.path(ref)) for name, ref in zip(options.sampling, frame_plans, strict=True)}
+    pending = {
+        name: _pending(context, options, catalogue, source, plans.get(source.sampling or ""))
         for name, source in sources.items()
         if source.extracted
     }
-    made = _extract(context, options, catalogue, {name: rows for name, rows in owed.items() if rows}, tagger)
-    for name in owed:
+    missing = {name: rows for name, rows in pending.items() if rows}
+    extracted = _extract(context, options, catalogue, missing, plans, tagger)
+    for name in pending:
         store = FeatureStore.open(context.workspace.features / sources[name].store)
         mirror = mirror_of(store, context.runtime)
         if len(store.view().segments) > _MANY_SEGMENTS:
@@ -130,17 +131,17 @@ def extract_features(
     write_parquet(context.folder / "rows.parquet", rows)
     write_parquet(context.folder / "quarantine.parquet", problem_table(problems))
     write_json(context.folder / "features.json", {name: _about(context, source) for name, source in sources.items()})
-    return StageResult(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": made})
+    return StageResult(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": extracted})
 
 
-def _owed(
+def _pending(
     context: StageContext,
     options: ExtractOptions,
     catalogue: Catalogue,
     source: FeatureSource,
-    planned: set[str] | None,
+    plan: FramePlan | None,
 ) -> dict[str, str]:
-    """Make sure that a feature's store is there; video id -> record key of the rows that it still owes."""
+    """Make sure that a feature's store is there; video id -> record key of the rows that it lacks."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.description, "sampling": sampling}
     more = {"weights": source.weights, "options": options.features[source.name].model_dump(mode="json")}
@@ -150,7 +151,7 @@ def _owed(
         mirror.pull()
     if context.runtime.retry_quarantined:
         context.file_cache.forget_failures(source.key)
-    wanted = {id: key for id, key in catalogue.usable_keys.items() if planned is None or id in planned}
+    wanted = {id: key for id, key in catalogue.usable_keys.items() if plan is None or id in plan}
     failed = context.file_cache.failures(source.key)
     fresh = store.view().fresh(wanted)
     return {id: key for id, key in wanted.items() if id not in fresh and key not in failed}
@@ -160,21 +161,23 @@ def _extract(
     context: StageContext,
     options: ExtractOptions,
     catalogue: Catalogue,
-    owed: dict[str, dict[str, str]],
+    pending: dict[str, dict[str, str]],
+    plans: dict[str, FramePlan],
     tagger: ArtifactRef | None,
 ) -> dict[str, int]:
-    """Everything that is owed, shard by shard: feature -> how many rows were made. Failures are noted as they come, so that
-    they are not tried again."""
-    made = {name: len(rows) for name, rows in owed.items()}
-    if not owed:
-        return made
+    """Everything that is pending, shard by shard: feature -> how many rows were computed. Failures are noted as they come, so
+    that they are not tried again."""
+    counts = {name: len(rows) for name, rows in pending.items()}
+    if not pending:
+        return counts
     sources: dict[str, FeatureSource] = context.prepared
-    ids = [id for id in catalogue.usable_keys if any(id in rows for rows in owed.values())]
+    ids = [id for id in catalogue.usable_keys if any(id in rows for rows in pending.values())]
 
     def shards() -> Iterator[Shard]:
         block: list[Video] = []
         for id, probe in probes_of(context, catalogue, ids):
-            block.append(Video(id, catalogue.path_of(id), catalogue.records[id].segment, probe))
+            frames = {name: plan.frames(id) for name, plan in plans.items() if id in plan}
+            block.append(Video(id, catalogue.path_of(id), catalogue.records[id].segment, probe, frames))
             if len(block) == context.runtime.shard:
                 yield shard_of(block)
                 block = []
@@ -190,23 +193,24 @@ def _extract(
                 str(context.workspace.features / sources[name].store),
                 sources[name].weights,
                 options.sampling[sampling].model_dump(mode="json") if (sampling := sources[name].sampling) else None,
+                sampling or "",
                 {id: key for id, key in rows.items() if id in here},
             )
-            for name, rows in owed.items()
+            for name, rows in pending.items()
         )
         folder = str(context.path(tagger) / "tagger.safetensors") if tagger else None
         return Shard(tuple(block), features, folder, context.runtime)
 
-    totals = {f"extracting {name}": len(rows) for name, rows in owed.items()}
+    totals = {f"extracting {name}": len(rows) for name, rows in pending.items()}
     with progress_bars(totals, "videos") as shown:
         for outcome in run_shards(shards(), context.runtime):
             shown[f"extracting {outcome.feature}"].advance()
             if outcome.bad is not None:
-                made[outcome.feature] -= 1
+                counts[outcome.feature] -= 1
                 reason = nameless(outcome.bad.reason, catalogue.path_of(outcome.id))
-                key = owed[outcome.feature][outcome.id]
+                key = pending[outcome.feature][outcome.id]
                 context.file_cache.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
-    return {name: count for name, count in made.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _settle(

@@ -136,6 +136,6 @@ def _find_blocks(
         for split, start, stop in missing:
             ids, vectors = queries[split].ids[start:stop], queries[split].vectors[start:stop]
             found = search.of_items(start, stop) if split == "train" else search.of(vectors)
-            table = neighbour_table(ids, split, items.ids, found.numbers, found.distances, metadata)
+            table = neighbour_table(ids, split, items.ids, found.indices, found.distances, metadata)
             write_parquet(block_path(context.folder, split, start, stop), table)
             bar.advance(stop - start)

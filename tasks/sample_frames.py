@@ -1,17 +1,20 @@
-"""Sample frames: decide which frames of which video an extractor sees, before anything is decoded."""
+"""Sample frames: decide which frames of which video an extractor sees, before anything is decoded. Extraction reads the plan;
+'longtake frames' shows it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import BadMedia
 from storage.files.atomic import write_parquet
-from storage.media.frame_sampling import Sampling, choose_frames
+from storage.media.frame_sampling import Indices, Sampling, Seconds, choose_frames
 from storage.options import Options
 from storage.records import ArtifactRef, Problem
 from tasks.extraction.frames import probes_of
@@ -56,6 +59,26 @@ def sample_frames(context: StageContext, options: SamplingOptions, videos: Artif
     return StageResult(len(rows), {"videos": len(rows), "quarantined": len(problems)})
 
 
-def read_plan(folder: Path) -> set[str]:
-    """The ids of the videos that a plan has frames for."""
-    return set(pq.read_table(folder / "plan.parquet", columns=["id"])["id"].to_pylist())
+class FramePlan:
+    """A frame plan as extraction reads it: which frames of which video, and when they are shown."""
+
+    def __init__(self, folder: Path) -> None:
+        table = pq.read_table(folder / "plan.parquet").combine_chunks()
+        self._rows = {id: row for row, id in enumerate(table["id"].to_pylist())}
+        self._widths, self._frames, self._pts = (table[name] for name in ("width", "frames", "pts"))
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def frames(self, id: str) -> Indices:
+        """(P, M) frame numbers: P positions of M frames each."""
+        row = self._rows[id]
+        numbers = self._frames[row].values.to_numpy(zero_copy_only=False).astype(np.int64)
+        return numbers.reshape(-1, self._widths[row].as_py())
+
+    def times(self, id: str) -> Seconds:
+        """(P,) seconds of the middle frame of each position."""
+        return self._pts[self._rows[id]].values.to_numpy(zero_copy_only=False)

@@ -10,7 +10,10 @@ import storage.text.vocabulary
 from tests import ROOT
 
 ROOMS = ("flows", "tasks", "models", "storage")
-TWICE = {"Options": "storage and models do not import each other; a test below compares the two"}
+TWICE = {
+    "Options": "storage and models do not import each other; a test below compares the two",
+    "_Run": "private to the pages of one run and of several; each loads what its page shows",
+}
 """class names that may be defined in two modules, with the reason"""
 
 

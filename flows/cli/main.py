@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from flows.cli.caption import caption
 from flows.cli.features import features_app
+from flows.cli.frames import frames
 from flows.cli.options import (
     DEFAULT_WORKSPACE,
     INTERRUPTED,
@@ -179,6 +180,7 @@ app.command("evaluate", rich_help_panel=_RUN)(_up_to("evaluate", "Run a recipe u
 
 app.command(rich_help_panel=_RUN)(status)
 app.command(rich_help_panel=_RUN)(report)
+app.command(rich_help_panel=_RUN)(frames)
 app.command(rich_help_panel=_OWN)(score)
 app.command(rich_help_panel=_OWN)(caption)
 app.command(rich_help_panel=_OWN)(serve)

@@ -64,11 +64,11 @@ def status(
     if recipe is None:
         print_runs(space, as_json)
         return
-    found = _recipe_for_status(space, recipe, data, kind, settings or [])
+    found = recipe_on_its_data(space, recipe, data, kind, settings or [])
     print_status(found, space, as_json, _run_arguments(recipe, found, settings or []))
 
 
-def _recipe_for_status(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
+def recipe_on_its_data(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
     """The recipe; without --data, on the data of its last run, read as it was then."""
     from flows.demo import recipe_with_data
     from flows.recipe import load_recipe

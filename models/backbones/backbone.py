@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class Preprocessing:
     """How a frame is made ready: its short side becomes `short` (its long side at most `longest`), or all of it `size`
     (width, height); then the middle `crop` (width, height) is cut out. With neither, frames come whole."""
 
@@ -26,7 +26,7 @@ class Backbone(Protocol):
 
     name: str
     net: nn.Module
-    pictures: Pictures | None
+    preprocessing: Preprocessing | None
     """None: it listens; an item is then a log-mel patch (96, 64) float32, not frames"""
     clip: int | None
     """frames that one item needs, such as 16; None: one frame"""

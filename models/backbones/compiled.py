@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.backbones.backbone import Backbone, Pictures
+from models.backbones.backbone import Backbone, Preprocessing
 
 Arithmetic = Literal["float32", "bfloat16"]
 
@@ -28,7 +28,7 @@ class CompiledBackbone:
     """A backbone on the CPU whose pass through the net, from bytes to rows, is one piece of compiled code."""
 
     def __init__(self, backbone: Backbone, arithmetic: Arithmetic, cache: Path):
-        if backbone.pictures is not None and backbone.pictures.crop is None:
+        if backbone.preprocessing is not None and backbone.preprocessing.crop is None:
             raise CannotCompile(
                 f"{backbone.name} sees frames of any size, and code is made for one size; leave 'compiled' out"
             )
@@ -37,7 +37,7 @@ class CompiledBackbone:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         self.name = backbone.name
         self.net: nn.Module = backbone.net
-        self.pictures: Pictures | None = backbone.pictures
+        self.preprocessing: Preprocessing | None = backbone.preprocessing
         self.clip: int | None = backbone.clip
         self.outputs: Mapping[str, tuple[int, ...]] = backbone.outputs
         self._run = _compiled(backbone, arithmetic)

@@ -43,7 +43,7 @@ class WantedFile:
     """its repository on Hugging Face's hub, if it lies there"""
     url: str = ""
     """its address, if it lies elsewhere"""
-    place: str = ""
+    location: str = ""
     """in words, if it has no address of its own"""
     sha256: str = ""
     """the hash or its beginning, if known beforehand"""
@@ -52,7 +52,7 @@ class WantedFile:
 
     @property
     def source(self) -> str:
-        return f"https://huggingface.co/{self.repo}" if self.repo else self.url or self.place
+        return f"https://huggingface.co/{self.repo}" if self.repo else self.url or self.location
 
 
 def wanted_file(net: str) -> WantedFile:
@@ -64,7 +64,7 @@ def wanted_file(net: str) -> WantedFile:
     if module == "vggish":
         return _at(net, _VGGISH)
     if module == "resnext3d":
-        return WantedFile(net, "resnext-101-kinetics.pth", place=_KINETICS)
+        return WantedFile(net, "resnext-101-kinetics.pth", location=_KINETICS)
     from torchvision.models import get_model_weights
 
     return _at(net, get_model_weights(net.removeprefix("tv:")).DEFAULT.url)
@@ -158,7 +158,7 @@ def _of_timm(net: str) -> WantedFile:
         return WantedFile(net, config.hf_hub_filename or _HUB_FILES[0], repo=config.hf_hub_id, licence=licence)
     if config.url:
         return _at(net, config.url, licence)
-    return WantedFile(net, "", place="nowhere: timm publishes no weights of this net", licence=licence)
+    return WantedFile(net, "", location="nowhere: timm publishes no weights of this net", licence=licence)
 
 
 def _timm_config(net: str) -> Any:

@@ -1,4 +1,4 @@
-"""Image backbones: any net of timm, one frame an item: its pooled feature, its grid of places, its class probabilities."""
+"""Image backbones: any net of timm, one frame per item: its pooled feature, its grid of cells, its class probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import timm.data
 import torch
 from torch import Tensor, nn
 
-from models.backbones.backbone import Pictures
+from models.backbones.backbone import Preprocessing
 from models.backbones.weights import WeightsUnavailable, first_line, read_state, seeded
 
 PREFIX = "timm:"
@@ -36,7 +36,7 @@ class ImageBackbone:
         config = timm.data.resolve_data_config({}, model=net)
         self.name = name
         self.net: nn.Module = net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
-        self.pictures: Pictures | None = fitted(config)
+        self.preprocessing: Preprocessing | None = fitted(config)
         self._timm: Any = self.net  # its own methods, which nn.Module does not declare
         self._mean = torch.tensor(config["mean"]).view(1, 3, 1, 1)
         self._std = torch.tensor(config["std"]).view(1, 3, 1, 1)
@@ -50,39 +50,39 @@ class ImageBackbone:
             self._mean, self._std = self._mean.to(items.device), self._std.to(items.device)
         # A permuted picture is laid out as channels_last already: nothing is copied here but to float.
         pixels = items[:, 0].permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
-        return {output: value.float() for output, value in self._looked_at(pixels).items()}
+        return {output: value.float() for output, value in self._outputs(pixels).items()}
 
-    def _looked_at(self, pixels: Tensor) -> dict[str, Tensor]:
-        seen = self._timm.forward_features(pixels)
-        found = {"pooled": self._timm.forward_head(seen, pre_logits=True)}
-        grid = self._grid(seen, (pixels.shape[2], pixels.shape[3]))
+    def _outputs(self, pixels: Tensor) -> dict[str, Tensor]:
+        features = self._timm.forward_features(pixels)
+        found = {"pooled": self._timm.forward_head(features, pre_logits=True)}
+        grid = self._grid(features, (pixels.shape[2], pixels.shape[3]))
         if grid is not None:
             found["grid"] = grid
         if self._classifies:
-            found["classes"] = self._timm.forward_head(seen).float().softmax(-1)
+            found["classes"] = self._timm.forward_head(features).float().softmax(-1)
         return found
 
-    def _grid(self, seen: Any, size: tuple[int, int]) -> Tensor | None:
+    def _grid(self, features: Any, size: tuple[int, int]) -> Tensor | None:
         """A map (N, C, h, w) or (N, h, w, C), or tokens (N, n, C) -> (N, S, C) row by row; None if it is none of these."""
         width = self._timm.num_features
-        if not isinstance(seen, Tensor):
+        if not isinstance(features, Tensor):
             return None
-        if seen.ndim == 4:
-            last = seen.shape[1] != width and seen.shape[3] == width
-            return (seen if last else seen.permute(0, 2, 3, 1)).flatten(1, 2)
-        if seen.ndim != 3:
+        if features.ndim == 4:
+            last = features.shape[1] != width and features.shape[3] == width
+            return (features if last else features.permute(0, 2, 3, 1)).flatten(1, 2)
+        if features.ndim != 3:
             return None
-        patches = seen[:, getattr(self._timm, "num_prefix_tokens", 0) :]
-        # A class token that the net does not declare would shift every place: tokens must tile the picture.
+        patches = features[:, getattr(self._timm, "num_prefix_tokens", 0) :]
+        # A class token that the net does not declare would shift every cell: tokens must tile the picture.
         return patches if _tiles(patches.shape[1], size) else None
 
     def _shapes(self, input_size: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
-        """Shapes of the outputs of one black picture, seen by a copy that shares the weights: what some nets note down
+        """Shapes of the outputs of one black picture, features by a copy that shares the weights: what some nets note down
         at their first picture, with its device, must not stay in the net that is handed out."""
         shared = {id(tensor): tensor for tensor in (*self.net.parameters(), *self.net.buffers())}
         kept, self._timm = self._timm, copy.deepcopy(self.net, cast(dict[int, Any], shared))
         with torch.inference_mode():
-            found = self._looked_at(torch.zeros(1, *input_size))
+            found = self._outputs(torch.zeros(1, *input_size))
         self._timm = kept
         return {output: tuple(value.shape[1:]) for output, value in found.items()}
 
@@ -93,15 +93,15 @@ def _tiles(count: int, size: tuple[int, int]) -> bool:
     return count > 1 and all(abs(length / side - round(length / side)) < 1e-6 for length in size)
 
 
-def fitted(config: Mapping[str, Any]) -> Pictures:
+def fitted(config: Mapping[str, Any]) -> Preprocessing:
     """timm's data config as our way of fitting frames: shrunk to crop / crop_pct, then the middle is cut out."""
     _, height, width = config["input_size"]
     tall, wide = (math.floor(side / config["crop_pct"]) for side in (height, width))
     # PIL knows lanczos but our frames are fitted by the two filters that every reader has; bicubic is nearest to it.
     filter_: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
     if config["crop_mode"] == "squash" or height != width:
-        return Pictures(size=(wide, tall), crop=(width, height), interpolation=filter_)
-    return Pictures(short=tall, crop=(width, height), interpolation=filter_)
+        return Preprocessing(size=(wide, tall), crop=(width, height), interpolation=filter_)
+    return Preprocessing(short=tall, crop=(width, height), interpolation=filter_)
 
 
 def load(name: str, weights: Path | None, seed: int) -> ImageBackbone:

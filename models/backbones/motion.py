@@ -1,4 +1,4 @@
-"""Motion backbones: torchvision's video nets, some frames an item: the pooled feature and Kinetics' class probabilities."""
+"""Motion backbones: torchvision's video nets, a clip of frames per item: the pooled feature and Kinetics' class probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torchvision.models.video
 from torch import Tensor, nn
 from torchvision.models import get_model, get_model_weights, list_models
 
-from models.backbones.backbone import Pictures
+from models.backbones.backbone import Preprocessing
 from models.backbones.weights import fill, read_state, seeded
 
 PREFIX = "tv:"
@@ -27,8 +27,8 @@ class MotionNet(nn.Module):
         super().__init__()
         self.body = body
         self.classifier = classifier
-        parts = classifier.modules() if classifier else ()
-        self._by_convolution = any(isinstance(part, nn.Conv3d) for part in parts)
+        modules = classifier.modules() if classifier else ()
+        self._by_convolution = any(isinstance(module, nn.Conv3d) for module in modules)
 
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
         """pixels (N, 3, M, H, W) -> pooled (N, D) and, with a classifier, classes (N, K)"""
@@ -45,7 +45,7 @@ class MotionBackbone:
     def __init__(self, name: str, net: MotionNet, preset: Any, clip: int):
         self.name = name
         self.net: nn.Module = net.eval().requires_grad_(False).to(memory_format=torch.channels_last_3d)
-        self.pictures: Pictures | None = fitted(preset)
+        self.preprocessing: Preprocessing | None = fitted(preset)
         self.clip: int | None = clip
         self._mean = torch.tensor(preset.mean).view(1, 3, 1, 1, 1)
         self._std = torch.tensor(preset.std).view(1, 3, 1, 1, 1)
@@ -62,16 +62,16 @@ class MotionBackbone:
         return {output: value.float() for output, value in self.net(pixels).items()}
 
 
-def fitted(preset: Any) -> Pictures:
+def fitted(preset: Any) -> Preprocessing:
     """torchvision's preset as our way of fitting frames. Its sizes are (height, width), ours (width, height)."""
     height, width = preset.crop_size
     if len(preset.resize_size) == 1:
-        return Pictures(short=preset.resize_size[0], crop=(width, height))
-    return Pictures(size=(preset.resize_size[1], preset.resize_size[0]), crop=(width, height))
+        return Preprocessing(short=preset.resize_size[0], crop=(width, height))
+    return Preprocessing(size=(preset.resize_size[1], preset.resize_size[0]), crop=(width, height))
 
 
 def frames_of(plain: str) -> int:
-    """Frames of a clip: as many as torchvision judged the weights with; s3d, judged on 128, takes 16 (it needs 14)."""
+    """Frames of a clip: as many as torchvision evaluated the weights with; s3d, evaluated on 128, takes 16 (it needs 14)."""
     return 32 if plain.startswith("swin3d") else 16
 
 
@@ -83,7 +83,7 @@ def load(name: str, weights: Path | None, seed: int) -> MotionBackbone:
     # A classifier of the user's own may have another number of classes than Kinetics' 400.
     wanted = {"num_classes": classes.pop()} if len(classes) == 1 else {}
     body = seeded(lambda: get_model(plain, weights=None, **wanted), seed)
-    head = next(part for part in _HEADS if isinstance(getattr(body, part, None), nn.Module))
+    head = next(name for name in _HEADS if isinstance(getattr(body, name, None), nn.Module))
     classifier: nn.Module | None = getattr(body, head)
     setattr(body, head, nn.Identity())
     if weights:

@@ -19,7 +19,7 @@ from torchvision.models.detection import FasterRCNN, fasterrcnn_resnet50_fpn_v2
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import nms
 
-from models.backbones.backbone import Backbone, Pictures
+from models.backbones.backbone import Backbone, Preprocessing
 from models.backbones.weights import fill, read_state, seeded
 
 NAME = "fasterrcnn_resnet50_fpn_v2"
@@ -47,7 +47,7 @@ class RegionBackbone:
     def __init__(self, name: str, net: FasterRCNN, short: int):
         self.name = name
         self.net: nn.Module = net.eval().requires_grad_(False)
-        self.pictures: Pictures | None = Pictures(short=short, longest=round(short * LONGEST / SHORT))
+        self.preprocessing: Preprocessing | None = Preprocessing(short=short, longest=round(short * LONGEST / SHORT))
 
     @torch.inference_mode()
     def __call__(self, items: Tensor) -> dict[str, Tensor]:

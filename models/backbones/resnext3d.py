@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.backbones.backbone import Backbone, Pictures
-from models.backbones.weights import fill, read_state, seeded
+from models.backbones.backbone import Backbone, Preprocessing
+from models.backbones.weights import load_net
 
 GROUPS = 32
 """Every 3x3x3 convolution is cut into this many, side by side (the net's cardinality)."""
@@ -87,7 +87,7 @@ def _stage(channels: int, width: int, depth: int, stride: int) -> nn.Sequential:
 class ClipBackbone:
     """Clips of 16 frames, as trained, or of any other number: G2L's have 8."""
 
-    pictures: Pictures | None = Pictures(short=112, crop=(112, 112))
+    preprocessing: Preprocessing | None = Preprocessing(short=112, crop=(112, 112))
     clip: int | None = 16
     outputs: Mapping[str, tuple[int, ...]] = {"pooled": (2 * WIDTHS[-1],), "classes": (CLASSES,)}
 
@@ -106,7 +106,4 @@ class ClipBackbone:
 
 def load(name: str, weights: Path | None, seed: int) -> Backbone:
     """The net with the weights of a file, such as the published resnext-101-kinetics.pth, or random ones of the seed."""
-    net = seeded(ResNeXt3d, seed)
-    if weights is not None:
-        fill(net, read_state(weights, name), name, weights)
-    return ClipBackbone(name, net)
+    return ClipBackbone(name, load_net(ResNeXt3d, name, weights, seed))

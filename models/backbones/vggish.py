@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.backbones.backbone import Backbone, Pictures
-from models.backbones.weights import fill, read_state, seeded
+from models.backbones.backbone import Backbone, Preprocessing
+from models.backbones.weights import load_net
 
 PATCH = (96, 64)
 """Spectra and mel bands of one item: 0.96 s of sound."""
@@ -53,7 +53,7 @@ class SoundBackbone:
     """A feature for each 0.96 s: the embedding after its last ReLU. The PCA and the 8-bit rounding with which AudioSet's
     own files were made are not applied."""
 
-    pictures: Pictures | None = None
+    preprocessing: Preprocessing | None = None
     clip: int | None = None
     outputs: Mapping[str, tuple[int, ...]] = {"embedding": (EMBEDDING,)}
 
@@ -69,7 +69,4 @@ class SoundBackbone:
 
 def load(name: str, weights: Path | None, seed: int) -> Backbone:
     """The net with the weights of a file, such as the public vggish-10086976.pth, or random ones of the seed."""
-    net = seeded(VGGish, seed)
-    if weights is not None:
-        fill(net, read_state(weights, name), name, weights)
-    return SoundBackbone(name, net)
+    return SoundBackbone(name, load_net(VGGish, name, weights, seed))

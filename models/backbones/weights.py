@@ -76,6 +76,14 @@ def fill(net: nn.Module, state: Mapping[str, Tensor], name: str, path: Path) -> 
     net.load_state_dict({key: state[key] for key in wanted}, strict=False)
 
 
+def load_net(build: Callable[[], Net], name: str, weights: Path | None, seed: int) -> Net:
+    """The net with the weights of a file, or random ones of the seed."""
+    net = seeded(build, seed)
+    if weights is not None:
+        fill(net, read_state(weights, name), name, weights)
+    return net
+
+
 def digest(net: nn.Module) -> str:
     """blake2b over names, shapes and bytes of all weights, in the order of their names."""
     state = hashlib.blake2b(digest_size=16)

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
 BACKBONES = {
-    # one frame an item
+    # one frame per item
     "inception_v4": "image",
     "resnet101": "image",
     "resnet152": "image",
     "resnext101_32x8d": "image",
-    # a clip of frames an item
+    # a clip of frames per item
     "r3d_18": "motion",
     "resnext101_3d": "resnext3d",
-    # boxes of a frame
+    # boxes per frame
     "fasterrcnn_resnet50_fpn_v2": "region",
     # sound
     "vggish": "vggish",

@@ -33,19 +33,12 @@ class BleuCounts:
 
     def sentences(self) -> NDArray[np.float64]:
         """BLEU-1 to 4 of each sentence, (N, 4)."""
-        return _bleu(self.correct, self.guesses, self.lengths, self.closest)
+        return bleu_of_counts(self.correct, self.guesses, self.lengths, self.closest)
 
     def corpus(self) -> NDArray[np.float64]:
         """BLEU-1 to 4 of all sentences together, (4,): quotients of the sums, not the mean of the sentences'."""
         sums = (self.correct, self.guesses, self.lengths, self.closest)
-        return _bleu(*(values.sum(0, keepdims=True) for values in sums))[0]
-
-    @staticmethod
-    def of_sums(
-        correct: NDArray[Any], guesses: NDArray[Any], lengths: NDArray[Any], closest: NDArray[Any]
-    ) -> NDArray[np.float64]:
-        """Corpus BLEU-1 to 4 of many sets at once, from their summed counts: (S, 4), (S, 4), (S,), (S,) -> (S, 4)."""
-        return _bleu(correct, guesses, lengths, closest)
+        return bleu_of_counts(*(values.sum(0, keepdims=True) for values in sums))[0]
 
 
 def count_bleu(
@@ -69,9 +62,10 @@ def bleu_4(
     return np.where(counts.closest < 0, 0.0, counts.sentences()[:, 3])
 
 
-def _bleu(
+def bleu_of_counts(
     correct: NDArray[Any], guesses: NDArray[Any], lengths: NDArray[Any], closest: NDArray[Any]
 ) -> NDArray[np.float64]:
+    """BLEU-1 to 4 of sentences from their counts, or of corpora from summed ones: (S, 4), (S, 4), (S,), (S,) -> (S, 4)."""
     precision = np.cumprod((correct + _TINY) / (guesses + _SMALL), axis=1) ** (1 / np.arange(1, 5))
     ratio = (lengths + _TINY) / (np.maximum(closest, 0) + _SMALL)
     return precision * np.exp(np.minimum(0.0, 1 - 1 / ratio))[:, None]

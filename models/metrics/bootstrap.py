@@ -1,7 +1,7 @@
-"""How sure a corpus score is: bootstrap intervals over videos, and paired comparisons of two captioners.
+"""Bootstrap intervals of corpus scores over videos, and paired comparisons of two captioners.
 
-Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR are computed anew
-from the drawn videos' counts, because they are no means. Figures that count different things (UniCap, words in use) have no
+Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR are computed
+from the drawn videos' counts, because they are no means. Metrics that count distinct things (UniCap, words in use) have no
 interval: a drawn set repeats videos, so it always has fewer of them."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.metrics.bleu import BleuCounts
+from models.metrics.bleu import bleu_of_counts
 from models.metrics.corpus import CorpusScores
 from models.metrics.meteor_statistics import meteor_of, summable
 
@@ -24,8 +24,8 @@ _ENTRIES = 1 << 23  # of a block of draws: 64 MB, however many videos there are
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two captioners on the same videos: ours minus the other's, its 95 % interval, and how often chance alone turns its
-    sign (a one-sided p-value: the share of draws, with one more in which it does, so that it is never 0)."""
+    """Of two captioners on the same videos: ours minus the other's, its 95 % interval, and a one-sided p-value: the share of
+    draws in which the sign turns, with one more, so that it is never 0."""
 
     value: float
     low: float
@@ -60,24 +60,24 @@ def _length(scores: CorpusScores) -> dict[str, float]:
 
 def _drawn(scores: CorpusScores, draws: int, seed: int) -> dict[str, NDArray[np.float64]]:
     """metric -> its corpus value in every draw, (draws,)."""
-    parts = [_scores_of_draws(scores, weights) for weights in _draws(len(scores.per_video), draws, seed)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    blocks = [_scores_of_draws(scores, weights) for weights in _draws(len(scores.per_video), draws, seed)]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
 def _draws(videos: int, draws: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """How often each video is drawn: blocks of (some draws, videos)."""
     draw = np.random.default_rng(seed)
-    chances = np.full(videos, 1 / videos)
+    uniform = np.full(videos, 1 / videos)
     most = max(1, _ENTRIES // videos)
     for start in range(0, draws, most):
-        yield draw.multinomial(videos, chances, min(most, draws - start)).astype(np.float64)
+        yield draw.multinomial(videos, uniform, min(most, draws - start)).astype(np.float64)
 
 
 def _scores_of_draws(scores: CorpusScores, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """(draws, videos) -> metric -> corpus scores (draws,)."""
     counts, videos = scores.counts, weights.shape[1]
     found = {LENGTH: weights @ counts.lengths / videos}
-    bleu = BleuCounts.of_sums(
+    bleu = bleu_of_counts(
         weights @ counts.correct, weights @ counts.guesses, weights @ counts.lengths, weights @ counts.closest
     )
     found |= dict(zip(_BLEU, bleu.T, strict=True))

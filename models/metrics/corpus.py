@@ -1,5 +1,5 @@
-"""Corpus scores of one caption a video: BLEU-1 to 4, ROUGE-L and CIDEr, equal to pycocoevalcap's and far faster; METEOR and
-SPICE by Java, where wanted and there is one.
+"""Corpus scores of one caption per video: BLEU-1 to 4, ROUGE-L and CIDEr, equal to pycocoevalcap's and far faster; METEOR and
+SPICE by Java, if wanted and if there is a Java.
 
 Texts must be tokenised already: lower case, words apart by one space, no punctuation. BLEU and ROUGE-L are from 0 to 1,
 CIDEr from 0 to 10, with the document frequencies of the references given. What pycocoevalcap and everybody else reports as CIDEr
@@ -17,7 +17,7 @@ import numpy as np
 from models.metrics.bleu import BleuCounts, count_bleu
 from models.metrics.cider import cider_d
 from models.metrics.java import JavaFailed
-from models.metrics.meteor_statistics import CountingMeteor, MeteorScores
+from models.metrics.meteor import Meteor, MeteorScores
 from models.metrics.ngrams import NgramIndex
 from models.metrics.rouge import rouge_l
 from models.metrics.sentences import Sentences, VideoCaptions
@@ -39,13 +39,10 @@ class CorpusScores:
     meteor: MeteorScores | None = field(default=None, compare=False, repr=False)
 
     def with_meteor(self, meteor: MeteorScores) -> CorpusScores:
-        return replace(self._with("METEOR", meteor.corpus, meteor.per_video), meteor=meteor)
+        return replace(self.with_score("METEOR", meteor.corpus, meteor.per_video), meteor=meteor)
 
-    def with_mean(self, name: str, value: float, per_video: Mapping[str, float]) -> CorpusScores:
-        """These and one more score, whose corpus value is the mean of the videos'."""
-        return self._with(name, value, per_video)
-
-    def _with(self, name: str, value: float, per_video: Mapping[str, float]) -> CorpusScores:
+    def with_score(self, name: str, value: float, per_video: Mapping[str, float]) -> CorpusScores:
+        """These and one more score."""
         more = {video_id: row | {name: per_video[video_id]} for video_id, row in self.per_video.items()}
         return replace(self, corpus=self.corpus | {name: value}, per_video=more)
 
@@ -62,13 +59,13 @@ def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequenc
         raise ValueError(
             f"{len(bare)} of {len(ids)} captioned videos have no reference to score against: {', '.join(bare[:5])}"
         )
-    said = [hypotheses[video_id] for video_id in ids]
-    index, captions = _numbered(said, [truth[video_id] for video_id in ids], str.split)
+    texts = [hypotheses[video_id] for video_id in ids]
+    index, captions = _indexed(texts, [truth[video_id] for video_id in ids], str.split)
     rows = np.arange(len(ids))
     bleu, cider = count_bleu(index, captions, rows), cider_d(index, captions, rows)
     # pycocoevalcap's ROUGE-L alone takes a no-break space for a part of a word, such as the tokenizer leaves in "1 1/2".
     if any("\xa0" in text for video_id in ids for text in (hypotheses[video_id], *truth[video_id])):
-        index, captions = _numbered(said, [truth[video_id] for video_id in ids], lambda text: text.split(" "))
+        index, captions = _indexed(texts, [truth[video_id] for video_id in ids], lambda text: text.split(" "))
     rouge = rouge_l(index, captions, rows)
     columns = [*bleu.sentences().T, rouge, cider, cider]
     means = [float(column.mean()) for column in (rouge, cider, cider)]
@@ -81,49 +78,49 @@ def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequenc
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredCaptions:
     """The scores of one set of captions, and why some are missing."""
 
     scores: CorpusScores
     not_computed: dict[str, str]
 
-    def figures(self) -> dict[str, float | None]:
+    def metrics(self) -> dict[str, float | None]:
         """Every score by name, None for those that are not computed."""
         return {name: self.scores.corpus.get(name) for name in SCORES}
 
 
 def score_captions(
-    said: Sequence[Mapping[str, str]], references: Mapping[str, Sequence[str]], meteor: bool, spice_jars: Path | None
-) -> list[Scored]:
-    """All scores of one or more sets of captions (video id -> words). What fails in Java is missing, with the reason."""
+    sets: Sequence[Mapping[str, str]], references: Mapping[str, Sequence[str]], meteor: bool, spice_jars: Path | None
+) -> list[ScoredCaptions]:
+    """All scores of one or more sets of captions (video id -> words). Scores that fail in Java are missing, with the reason."""
     found = []
-    with closing(CountingMeteor()) as running:  # one Java for all; it starts when it is first asked
-        for captions in said:
+    with closing(Meteor()) as running:  # one Java process for all sets, started at the first
+        for captions in sets:
             scores, not_computed = score_corpus(captions, references), {}
             if meteor:
                 try:
-                    scores = scores.with_meteor(running.count(captions, references))
+                    scores = scores.with_meteor(running.score(captions, references))
                 except JavaFailed as error:  # every other metric does without Java
                     not_computed["METEOR"] = str(error)
             else:
                 not_computed["METEOR"] = "not asked for"
             if spice_jars:
                 try:
-                    scores = scores.with_mean("SPICE", *spice(captions, references, spice_jars))
+                    scores = scores.with_score("SPICE", *spice(captions, references, spice_jars))
                 except JavaFailed as error:
                     not_computed["SPICE"] = str(error)
             else:
                 not_computed["SPICE"] = "no folder with the CoreNLP 3.6.0 jars was given"
-            found.append(Scored(scores, not_computed))
+            found.append(ScoredCaptions(scores, not_computed))
     return found
 
 
-def _numbered(
-    said: Sequence[str], truth: Sequence[Sequence[str]], split: Callable[[str], list[str]]
+def _indexed(
+    captions: Sequence[str], truth: Sequence[Sequence[str]], split: Callable[[str], list[str]]
 ) -> tuple[NgramIndex, Sentences]:
-    """The references of every video as an index, and the captions as ids in the same numbering."""
-    numbers: dict[str, int] = {}
+    """The references of every video as an index, and the captions as token ids of the same vocabulary."""
+    token_ids: dict[str, int] = {}
     texts = [split(text) for references in truth for text in references]
     edges = np.cumsum([0, *(len(references) for references in truth)])
-    index = NgramIndex.build(VideoCaptions(Sentences.from_words(texts, numbers), edges))
-    return index, Sentences.from_words([split(text) for text in said], numbers)
+    index = NgramIndex.build(VideoCaptions(Sentences.from_words(texts, token_ids), edges))
+    return index, Sentences.from_words([split(text) for text in captions], token_ids)

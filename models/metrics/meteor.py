@@ -4,7 +4,7 @@ Corpus METEOR is computed from the summed statistics of all captions; it is not 
 tokenised already, as for the other scores. Loading takes Java some seconds and up to 2 GB, so keep a `Meteor` open:
 
     with Meteor() as meteor:
-        corpus, per_video = meteor.score(hypotheses, references)
+        scores = meteor.score(hypotheses, references)
 """
 
 from __future__ import annotations
@@ -17,12 +17,26 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.metrics.java import JavaFailed, java_command, java_environment, one_line, packaged_jar
 
 CHUNK = 500  # captions sent before their scores are asked for: what a restart repeats at most
+STATISTICS = 23  # numbers that Java counts for each caption
+
+
+@dataclass(frozen=True)
+class MeteorScores:
+    """METEOR of the corpus and of each video, 0 to 1; statistics (N, 23) in the order of the sorted ids."""
+
+    corpus: float
+    per_video: dict[str, float]
+    statistics: NDArray[np.float64]
 
 
 class _Died(Exception):
@@ -58,27 +72,25 @@ class Meteor:
         """The process's number while it runs."""
         return self._process.pid if self._process else None
 
-    def score(
-        self, hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]]
-    ) -> tuple[float, dict[str, float]]:
-        """video id -> caption, video id -> references -> METEOR of the corpus and of each video, 0 to 1."""
+    def score(self, hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> MeteorScores:
+        """video id -> caption, video id -> references -> scores and the statistics they are computed from."""
         if not hypotheses:
             raise ValueError("there are no captions to score")
         ids = sorted(hypotheses)
         questions = [_question(hypotheses[id], references.get(id, ()), f"'{id}'") for id in ids]
         with self._lock:
-            statistics = [line for part in _chunks(questions) for line in self._ask(part, len(part))]
-            replies = self._ask([_evaluation(statistics)], len(ids) + 1)
+            lines = [line for chunk in _chunks(questions) for line in self._ask(chunk, len(chunk))]
+            replies = self._ask([_evaluation(lines)], len(ids) + 1)
         *each, corpus = map(_number, replies)
-        return corpus, dict(zip(ids, each, strict=True))
+        return MeteorScores(corpus, dict(zip(ids, each, strict=True)), _parsed(lines))
 
     def segment_scores(self, pairs: Iterable[tuple[str, Sequence[str]]]) -> Iterator[float]:
         """(caption, its references) -> its METEOR, in order, as they come: what leave-one-out weights need."""
         questions = (_question(text, references, f"caption {n}") for n, (text, references) in enumerate(pairs))
-        for part in _chunks(questions):
+        for chunk in _chunks(questions):
             with self._lock:
-                statistics = self._ask(part, len(part))
-                replies = self._ask([_evaluation(statistics)], len(part) + 1)
+                statistics = self._ask(chunk, len(chunk))
+                replies = self._ask([_evaluation(statistics)], len(chunk) + 1)
             yield from map(_number, replies[:-1])
 
     def leave_one_out(self, videos: Iterable[Sequence[str]]) -> list[float]:
@@ -111,14 +123,11 @@ class Meteor:
             ) from error
 
     def _ask_once(self, lines: Sequence[str], replies: int) -> list[str]:
-        answered = False
         try:
-            received = self._running().ask(lines, replies)
-            answered = True
-        finally:
-            if not answered:  # replies still under way would answer the next question
-                self.close()
-        return received
+            return self._running().ask(lines, replies)
+        except BaseException:  # replies still under way would answer the next question
+            self.close()
+            raise
 
 
 class _Process:
@@ -183,8 +192,8 @@ class _Process:
 
 def _chunks(items: Iterable[str]) -> Iterator[list[str]]:
     remaining = iter(items)
-    while part := list(islice(remaining, CHUNK)):
-        yield part
+    while chunk := list(islice(remaining, CHUNK)):
+        yield chunk
 
 
 def _clean(text: str) -> str:
@@ -196,7 +205,7 @@ def _clean(text: str) -> str:
 
 
 def _against_others(captions: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each caption with the different captions among the others, sorted; those without a word are no references."""
+    """Each caption with the distinct others, sorted; those without a word are no references."""
     cleaned = [_clean(caption) for caption in captions]
     counts = Counter(text for text in cleaned if text.strip())
     different = sorted(counts)
@@ -205,10 +214,10 @@ def _against_others(captions: Sequence[str]) -> Iterator[tuple[str, tuple[str, .
 
 
 def _question(caption: str, references: Sequence[str], name: str) -> str:
-    truth = [text for text in map(_clean, references) if text.strip()]
-    if not truth:
+    """Empty references included, as pycocoevalcap asks: where nothing matches, the first one's length counts."""
+    if not any(map(str.strip, references)):
         raise ValueError(f"{name} has no reference to score against")
-    return " ||| ".join(("SCORE", *truth, _clean(caption)))
+    return " ||| ".join(("SCORE", *map(_clean, references), _clean(caption)))
 
 
 def _evaluation(statistics: Sequence[str]) -> str:
@@ -220,3 +229,15 @@ def _number(reply: str) -> float:
         return float(reply)
     except ValueError:
         raise JavaFailed(f"METEOR answered '{reply[:80]}' instead of a number; please report the captions") from None
+
+
+def _parsed(lines: Sequence[str]) -> NDArray[np.float64]:
+    try:
+        table = np.array([line.split() for line in lines], np.float64)
+    except ValueError:
+        table = np.empty((0, 0))
+    if table.shape != (len(lines), STATISTICS):
+        raise JavaFailed(
+            f"METEOR counted something else than {STATISTICS} numbers per caption; please report the captions"
+        )
+    return table

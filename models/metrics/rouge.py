@@ -35,8 +35,8 @@ def _rouge_l(tokens, starts, video_of, left_out, videos, reference_tokens, refer
     longest = 0
     for i in range(len(video_of)):
         longest = max(longest, starts[i + 1] - starts[i])
-    slots = np.zeros(MAX_WORDS, np.int32)  # word -> its row of places; row 0 is that of words not in the hypothesis
-    places = np.zeros((longest + 1, (longest + 63) // 64), np.uint64)
+    slots = np.zeros(MAX_WORDS, np.int32)  # word -> its row of positions; row 0 is that of words not in the hypothesis
+    positions = np.zeros((longest + 1, (longest + 63) // 64), np.uint64)
     column = np.empty((longest + 63) // 64, np.uint64)
     for i in range(len(video_of)):
         begin, end = starts[i], starts[i + 1]
@@ -46,9 +46,9 @@ def _rouge_l(tokens, starts, video_of, left_out, videos, reference_tokens, refer
             if slots[tokens[at]] == 0:
                 rows += 1
                 slots[tokens[at]] = rows
-                places[rows, :words] = _ZERO
+                positions[rows, :words] = _ZERO
             bit = at - begin
-            places[slots[tokens[at]], bit >> 6] |= _ONE << np.uint64(bit & 63)
+            positions[slots[tokens[at]], bit >> 6] |= _ONE << np.uint64(bit & 63)
         precision, recall = 0.0, 0.0
         first = videos[video_of[i]]
         for reference in range(first, videos[video_of[i] + 1]):
@@ -63,7 +63,7 @@ def _rouge_l(tokens, starts, video_of, left_out, videos, reference_tokens, refer
                 carry = _ZERO
                 for word in range(words):
                     old = column[word]
-                    hits = old & places[row, word]
+                    hits = old & positions[row, word]
                     moved = old + hits
                     over = moved < old
                     moved += carry

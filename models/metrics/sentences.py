@@ -40,7 +40,7 @@ class Sentences:
 
     @classmethod
     def from_lists(cls, sentences: Sequence[Sequence[int]]) -> Sentences:
-        """One sequence of ids a sentence."""
+        """One sequence of ids per sentence."""
         lengths = np.fromiter((len(sentence) for sentence in sentences), np.int64, len(sentences))
         ids = np.fromiter(chain.from_iterable(sentences), np.int64, int(lengths.sum()))
         return cls.from_flat(ids, _edges(lengths))
@@ -54,9 +54,9 @@ class Sentences:
         return cls.from_flat(rows[np.arange(rows.shape[1]) < sizes[:, None]], _edges(sizes))
 
     @classmethod
-    def from_words(cls, sentences: Iterable[Sequence[str]], numbers: dict[str, int]) -> Sentences:
-        """Words -> ids; words that are not in `numbers` yet get the next number there, so that no two words are one."""
-        return cls.from_lists([[numbers.setdefault(word, len(numbers)) for word in words] for words in sentences])
+    def from_words(cls, sentences: Iterable[Sequence[str]], token_ids: dict[str, int]) -> Sentences:
+        """Words -> ids; words that are not in `token_ids` yet get the next id there."""
+        return cls.from_lists([[token_ids.setdefault(word, len(token_ids)) for word in words] for words in sentences])
 
     def __len__(self) -> int:
         return len(self.starts) - 1

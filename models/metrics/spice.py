@@ -74,8 +74,8 @@ def _command(jars: Path, asked: Path, answered: Path) -> list[str]:
 
 def _run(command: Sequence[str], folder: Path, time_limit: float) -> None:
     """Run to the end. What Java says goes to a file: a pipe that nobody reads would stop it."""
-    said = folder / "said.txt"
-    with said.open("wb") as file:
+    output = folder / "output.txt"
+    with output.open("wb") as file:
         try:
             done = subprocess.run(
                 command,
@@ -90,12 +90,12 @@ def _run(command: Sequence[str], folder: Path, time_limit: float) -> None:
         except subprocess.TimeoutExpired as error:
             raise JavaFailed(f"SPICE took longer than {time_limit:g} s; score fewer captions") from error
     if done.returncode:
-        raise JavaFailed(f"SPICE's Java program ended with code {done.returncode}: {_complaint(said)}")
+        raise JavaFailed(f"SPICE's Java program ended with code {done.returncode}: {_complaint(output)}")
 
 
-def _complaint(said: Path) -> str:
+def _complaint(output: Path) -> str:
     """The root of what went wrong: the last exception named, else the last line."""
-    text = said.read_text(encoding="utf-8", errors="replace").strip()
+    text = output.read_text(encoding="utf-8", errors="replace").strip()
     named = _COMPLAINT.findall(text)
     return (named[-1] if named else text.rpartition("\n")[2] or "it said nothing")[:300]
 

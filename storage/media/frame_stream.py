@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -33,10 +33,11 @@ PATCH_SECONDS = FRAMES * HOP / RATE
 
 @dataclass(frozen=True, slots=True)
 class FrameRequest:
-    """Frames: which ones, and how they are resized and cropped."""
+    """Frames: which ones, and how they are resized and cropped. `plan` names the sampling in the frame plans of videos."""
 
     sampling: Sampling
     transform: FrameTransform = UNCHANGED
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,14 @@ Event = Chunk | Restart | Failed | Heartbeat | EndOfStream
 
 @dataclass(frozen=True, slots=True)
 class DecodeJob:
-    """One video and the requests for it by name: the input of a decoder process."""
+    """One video and the requests for it by name: the input of a decoder process. `planned` has the (P, M) frame numbers of
+    requests that were planned before; the others' are chosen here."""
 
     path: Path
     requests: Mapping[str, FrameRequest | AudioRequest]
     segment: TimeSpan | None
     probe: Probe
+    planned: Mapping[str, Indices] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -174,28 +177,31 @@ def _stream_frame_chunks(job: DecodeJob, requests: Mapping[str, FrameRequest]) -
     these are decoded again. Only requests whose own frames did not come are planned again, on the frames that are there: a
     request's frames do not depend on the other requests."""
     path, probe = job.path, job.probe
+    indices = {name: job.planned.get(name) for name in requests}
     try:
-        incomplete = yield from _decode_once(job, requests, probe)
+        incomplete = yield from _decode_once(job, requests, probe, indices)
     except DecordFailed:
         yield Restart(tuple(requests))
-        incomplete = yield from _decode_once(job, requests, replace(probe, reader="pyav"))
+        incomplete = yield from _decode_once(job, requests, replace(probe, reader="pyav"), indices)
     if incomplete:
         yield Restart(tuple(incomplete))
         moments = timeline(path)
         start = float(moments[0])
         found = replace(probe, frames=len(moments), pts=moments - start, start=start, damaged=True, reader="pyav")
-        if (yield from _decode_once(job, {name: requests[name] for name in incomplete}, found)):
+        if (yield from _decode_once(job, {name: requests[name] for name in incomplete}, found, {})):
             raise BadMedia("undecodable", f"{path} decodes differently each time; convert it or copy it again")
 
 
 def _decode_once(
-    job: DecodeJob, requests: Mapping[str, FrameRequest], probe: Probe
+    job: DecodeJob, requests: Mapping[str, FrameRequest], probe: Probe, planned: Mapping[str, Indices | None]
 ) -> Generator[Event, None, list[str]]:
     """One pass; the generator returns the requests whose frames did not all come."""
-    collectors = [
-        _FrameCollector(name, request, choose_frames(request.sampling, probe.pts, job.segment), probe)
-        for name, request in requests.items()
-    ]
+    collectors = []
+    for name, request in requests.items():
+        indices = planned.get(name)
+        if indices is None:
+            indices = choose_frames(request.sampling, probe.pts, job.segment)
+        collectors.append(_FrameCollector(name, request, indices, probe))
     wanted = np.unique(np.concatenate([collector.indices.ravel() for collector in collectors]))
     near = min(SAME_MOMENT, 0.4 * float(np.diff(probe.pts).min())) if len(probe.pts) > 1 else SAME_MOMENT
     reader, to_the_end = open_reader(job.path, wanted, probe)

@@ -38,7 +38,7 @@ def captioned_duplicates(
     nearest = NearestItems(pooled.vectors, 3, device=device).of_items(0, len(pooled.ids))
     candidates = sorted(
         (float(distance), min(row, other), max(row, other))
-        for row, (others, distances) in enumerate(zip(nearest.numbers.tolist(), nearest.distances, strict=True))
+        for row, (others, distances) in enumerate(zip(nearest.indices.tolist(), nearest.distances, strict=True))
         for other, distance in zip(others, distances, strict=True)
     )
     taken: set[int] = set()

@@ -8,7 +8,7 @@ output for an item does not depend on the other items, and a row not on what was
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from models.backbones.zoo import UnknownOutput, check_output
 from storage.errors import BadInput, BadMedia
 from storage.features.writer import SegmentWriter
 from storage.media.decode_pool import DecodePool
+from storage.media.frame_sampling import Indices
 from storage.media.frame_stream import (
     AudioRequest,
     Chunk,
@@ -42,12 +43,13 @@ _MAX_BATCH = 256
 
 @dataclass(frozen=True)
 class Video:
-    """One video to extract from."""
+    """One video to extract from. `frames` are its frame plans: the sampling's name -> (P, M) frame numbers."""
 
     id: str
     path: Path
     segment: tuple[float, float] | None
     probe: Probe | BadMedia
+    frames: Mapping[str, Indices] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,9 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
                 unreadable.append((video, video.probe))
             elif requests:
                 decoding.append(video)
-                yield DecodeJob(video.path, requests, video.segment, video.probe)
+                plans = {name: request.plan for name, request in requests.items() if isinstance(request, FrameRequest)}
+                planned = {name: video.frames[plan] for name, plan in plans.items() if plan in video.frames}
+                yield DecodeJob(video.path, requests, video.segment, video.probe, planned)
 
     with DecodePool(runtime.decoders, runtime.decode_timeout) as pool:
         for _, events in pool.stream(stream_frames, jobs(), restart):
@@ -215,7 +219,7 @@ class NetBatcher:
 
     def _middle_frames(self, items: np.ndarray) -> np.ndarray:
         """A net for single frames gets the middle one of each position."""
-        if self.net.backbone.pictures is None or self.net.backbone.clip is not None:
+        if self.net.backbone.preprocessing is None or self.net.backbone.clip is not None:
             return items
         middle = items.shape[1] // 2
         return items[:, middle : middle + 1]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.backbones.backbone import Backbone, Pictures
+from models.backbones.backbone import Backbone, Preprocessing
 from models.backbones.compiled import CannotCompile, CompiledBackbone
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import canonical, open_backbone
@@ -47,10 +47,10 @@ class Net:
         # Rows are kept as float16, so half precision costs them little.
         self._half = _HALF.get("float16" if precision == "auto" and on_gpu else precision)
 
-    def request(self, sampling: Sampling | None, name: str) -> FrameRequest | AudioRequest:
-        """What the decoder has to deliver for this net, for the feature of this name."""
-        pictures, clip = self.backbone.pictures, self.backbone.clip
-        if pictures is None:
+    def request(self, sampling: Sampling | None, name: str, plan: str = "") -> FrameRequest | AudioRequest:
+        """What the decoder has to deliver for this net, for the feature of this name; `plan` is the sampling's name."""
+        preprocessing, clip = self.backbone.preprocessing, self.backbone.clip
+        if preprocessing is None:
             return AudioRequest()
         if sampling is None:
             raise BadInput(f"features.{name} looks at frames; name one of the recipe's samplings")
@@ -59,7 +59,7 @@ class Net:
                 f"features.{name}: {self.backbone.name} looks at clips of {clip} frames; give it a sampling of "
                 f"kind 'clips' with length {clip}"
             )
-        return FrameRequest(sampling, FrameTransform(**asdict(pictures)))
+        return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)), plan)
 
     def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
         """items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""
@@ -117,7 +117,7 @@ class _TaggerBackbone:
             raise BadInput(f"'without' leaves no word of the word tagger, which knows {', '.join(known)}")
         self.net: nn.Module = self._tagger
         options = self._tagger.options
-        self.pictures: Pictures | None = Pictures(size=(options.size, options.size))
+        self.preprocessing: Preprocessing | None = Preprocessing(size=(options.size, options.size))
         self.clip: int | None = options.frames
         self.outputs: Mapping[str, tuple[int, ...]] = {
             "rows": (options.feature_size,),

@@ -34,6 +34,8 @@ class PendingRows:
     store: str
     weights: str
     sampling: dict[str, Any] | None
+    plan: str
+    """the sampling's name"""
     rows: dict[str, str]
 
 
@@ -87,7 +89,9 @@ def _open(rows: PendingRows, shard: Shard, stack: ExitStack) -> Feature:
     store = FeatureStore.open(Path(rows.store))
     mirror = mirror_of(store, shard.runtime)
     writer = stack.enter_context(store.writer(published=mirror.push_segment if mirror else None))
-    return Feature(rows.name, net, net.request(sampling, rows.name), options.output_name, averaged, writer, {})
+    return Feature(
+        rows.name, net, net.request(sampling, rows.name, rows.plan), options.output_name, averaged, writer, {}
+    )
 
 
 def mirror_of(store: FeatureStore, runtime: Runtime) -> Mirror | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs import RunRecord, new_run_id, save_run
+from flows.execute import new_record
+from storage.runs import RunRecord, load_runs, new_run_id, save_run
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import Place, recipe_on
@@ -22,9 +23,19 @@ def recorded(place: Place, name: str = "toy", **changes: object) -> RunRecord:
         step.execute()
     recipe = recipe_on(place.data, **changes).model_dump(mode="json")
     recipe["name"] = name
-    run = RunRecord(new_run_id(), name, "toy", str(place.data), recipe, plan.keys, (), "2024-01-01T00:00:00Z", "done")
+    run = replace(new_record(plan), recipe_name=name, recipe=recipe, started_at="2024-01-01T00:00:00Z", state="done")
     save_run(place.workspace, run)
     return run
+
+
+def test_a_run_recorded_before_records_named_their_results_has_its_report_too(place: Place, longtake: Longtake) -> None:
+    run = recorded(place)
+    (path,) = (place.workspace.root / "runs").glob(f"*/{run.id}.json")
+    old = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "results"}
+    path.write_text(json.dumps(old))
+    assert load_runs(place.workspace)[0].results == run.results
+    answer = longtake("report", run.id, "--workspace", place.workspace.root, "--json")
+    assert (answer.code, answer.json["made"]) == (0, False)
 
 
 def test_the_newest_runs_report_is_found_and_not_made_again(place: Place, longtake: Longtake) -> None:

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from flows.score import score_files
-from models.metrics.java import NoJava, find_java, java_tokenize, packaged_jar
-from models.metrics.meteor_statistics import CountingMeteor, meteor_of, summable
+from models.metrics import meteor as longtake_meteor
+from models.metrics.java import NoJava, find_java, packaged_jar
+from models.metrics.meteor_statistics import meteor_of, summable
 from tests.flows.cli.score_command import contents, finish, java_of, read_only_install, run_score, start_score
+from tests.java_tokenizer import java_tokenize
 
 GERMAN = "-Duser.language=de -Duser.country=DE -Dfile.encoding=ISO-8859-1"
 COMMA_LOCALE = {
@@ -184,12 +186,12 @@ def test_meteor_of_counts_equals_javas_for_any_set_of_captions(tmp_path: Path) -
     for id in list(said)[::6]:
         said[id] = truth[id][0]
     ids, draw = sorted(said), random.Random(2)
-    with closing(CountingMeteor()) as meteor:
-        whole = meteor.count(said, truth)
+    with closing(longtake_meteor.Meteor()) as meteor:
+        whole = meteor.score(said, truth)
         row_of = {id: n for n, id in enumerate(ids)}
         assert meteor_of(whole.statistics) == pytest.approx(np.array([whole.per_video[id] for id in ids]), abs=1e-12)
         for _ in range(100):
             some = draw.sample(ids, draw.randint(1, 12))
-            java = meteor.score({id: said[id] for id in some}, truth)[0]
+            java = meteor.score({id: said[id] for id in some}, truth).corpus
             sums = summable(whole.statistics)[[row_of[id] for id in some]].sum(0, keepdims=True)
             assert meteor_of(sums).item() == pytest.approx(java, abs=1e-12)

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.backbones.backbone import Pictures
+from models.backbones.backbone import Preprocessing
 from models.backbones.image import ImageBackbone, fitted, load
 from models.backbones.weights import WeightsUnavailable, digest
 from models.backbones.zoo import UnknownOutput, check_output, open_backbone
@@ -28,8 +28,8 @@ NET = "timm:test_resnet"  # half a million weights, 160 pixels
 
 def stripes(backbone: ImageBackbone, count: int) -> Tensor:
     """Slanted stripes that differ by picture, (count, 1, H, W, 3) uint8, as large as the net wants them."""
-    assert backbone.pictures is not None and backbone.pictures.crop is not None
-    width, height = backbone.pictures.crop
+    assert backbone.preprocessing is not None and backbone.preprocessing.crop is not None
+    width, height = backbone.preprocessing.crop
     n, y, x, c = torch.meshgrid(*(torch.arange(size) for size in (count, height, width, 3)), indexing="ij")
     return ((x * (3 + n) + y * 5 + c * 40) % 256).byte()[:, None]
 
@@ -64,7 +64,7 @@ def test_named_nets_give_their_stored_outputs(name: str) -> None:
     assert {output: tuple(value.shape[1:]) for output, value in found.items()} == backbone.outputs
     size, cells, side = (1536, 64, 299) if name == "inception_v4" else (2048, 49, 224)
     assert backbone.outputs == {"pooled": (size,), "grid": (cells, size), "classes": (1000,)} and backbone.clip is None
-    assert backbone.pictures is not None and backbone.pictures.crop == (side, side)
+    assert backbone.preprocessing is not None and backbone.preprocessing.crop == (side, side)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_fitted_frame_is_what_timms_transform_makes_of_it(shape: tuple[int, in
     frame = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
     transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=backbone.net))
     pixels = transform(Image.fromarray(frame))
-    assert isinstance(pixels, Tensor) and backbone.pictures is not None
-    ours = resize_and_crop(frame, FrameTransform(**asdict(backbone.pictures)))
+    assert isinstance(pixels, Tensor) and backbone.preprocessing is not None
+    ours = resize_and_crop(frame, FrameTransform(**asdict(backbone.preprocessing)))
     with torch.inference_mode():
         expected = backbone.net(pixels[None].to(memory_format=torch.channels_last)).softmax(-1)
     found = backbone(torch.from_numpy(ours.copy())[None, None])["classes"]
@@ -111,8 +111,8 @@ def test_a_fitted_frame_is_what_timms_transform_makes_of_it(shape: tuple[int, in
 
 def test_squashed_and_centred_pictures() -> None:
     config = {"input_size": (3, 224, 224), "crop_pct": 0.9, "crop_mode": "center", "interpolation": "lanczos"}
-    assert fitted(config) == Pictures(short=248, crop=(224, 224), interpolation="bicubic")
-    assert fitted({**config, "crop_mode": "squash", "interpolation": "bilinear"}) == Pictures(
+    assert fitted(config) == Preprocessing(short=248, crop=(224, 224), interpolation="bicubic")
+    assert fitted({**config, "crop_mode": "squash", "interpolation": "bilinear"}) == Preprocessing(
         size=(248, 248), crop=(224, 224)
     )
 

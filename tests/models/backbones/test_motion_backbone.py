@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchvision.models import get_model, get_model_weights
 
-from models.backbones.backbone import Pictures
+from models.backbones.backbone import Preprocessing
 from models.backbones.motion import NAMES, MotionBackbone, fitted, frames_of, load
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import UnknownOutput, check_output, open_backbone
@@ -41,13 +41,13 @@ def test_r3d_18_gives_its_stored_outputs(r3d: MotionBackbone) -> None:
     assert np.allclose([pooled.mean(), *pooled[:5]], GOLDEN, rtol=1e-3, atol=1e-3 * max(GOLDEN))
     assert int(classes.argmax()) == LIKELIEST and classes.sum().item() == pytest.approx(1, abs=1e-4)
     assert r3d.outputs == {"pooled": (512,), "classes": (400,)} and r3d.clip == 16
-    assert r3d.pictures == Pictures(size=(171, 128), crop=(112, 112))
+    assert r3d.preprocessing == Preprocessing(size=(171, 128), crop=(112, 112))
 
 
 def test_a_clip_is_seen_as_torchvision_shows_it(r3d: MotionBackbone) -> None:
     video = np.random.default_rng(1).integers(0, 256, (16, 128, 171, 3), np.uint8)  # of the size that it is resized to
-    assert r3d.pictures is not None
-    ours = np.stack([resize_and_crop(frame, FrameTransform(**asdict(r3d.pictures))) for frame in video])
+    assert r3d.preprocessing is not None
+    ours = np.stack([resize_and_crop(frame, FrameTransform(**asdict(r3d.preprocessing))) for frame in video])
     preset = get_model_weights("r3d_18").DEFAULT.transforms()
     theirs = preset(torch.from_numpy(video).permute(0, 3, 1, 2))
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones import region
-from models.backbones.backbone import Pictures
+from models.backbones.backbone import Preprocessing
 from models.backbones.region import RegionBackbone, load
 
 NAME = "fasterrcnn_resnet50_fpn_v2"
@@ -138,8 +138,8 @@ def test_equal_scores_are_ordered_by_place_whatever_order_they_came_in() -> None
 
 def test_names_say_the_size_of_frames(monkeypatch: pytest.MonkeyPatch, backbone: RegionBackbone) -> None:
     monkeypatch.setattr(region, "_net", lambda classes: backbone.net)
-    assert load(NAME, None, 0).pictures == Pictures(short=800, longest=1333)
-    assert load(f"{NAME}@320", None, 0).pictures == Pictures(short=320, longest=533)
+    assert load(NAME, None, 0).preprocessing == Preprocessing(short=800, longest=1333)
+    assert load(f"{NAME}@320", None, 0).preprocessing == Preprocessing(short=320, longest=533)
     for wrong in (f"{NAME}@", f"{NAME}@0", f"{NAME}@32x", "maskrcnn"):
         with pytest.raises(ValueError, match=f"give {NAME}"):
             load(wrong, None, 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.backbone import Backbone, Pictures
+from models.backbones.backbone import Backbone, Preprocessing
 from models.backbones.resnext3d import load
 from models.backbones.weights import WeightsUnavailable
 
@@ -91,7 +91,7 @@ def test_the_mean_colour_is_subtracted_from_whole_levels(backbone: Backbone) -> 
     with torch.inference_mode():
         expected, _ = backbone.net(pixels.float().permute(0, 4, 1, 2, 3).contiguous())
     assert torch.allclose(backbone(items)["pooled"], expected, rtol=1e-4, atol=1e-5)
-    assert backbone.pictures == Pictures(short=112, crop=(112, 112)) and backbone.clip == 16
+    assert backbone.preprocessing == Preprocessing(short=112, crop=(112, 112)) and backbone.clip == 16
 
 
 def test_published_names_and_shapes(backbone: Backbone) -> None:

@@ -38,7 +38,7 @@ def patches(count: int) -> Tensor:
 
 
 def test_seeded_outputs_are_the_stored_ones(backbone: Backbone) -> None:
-    assert backbone.pictures is None and backbone.clip is None and backbone.outputs == {"embedding": (128,)}
+    assert backbone.preprocessing is None and backbone.clip is None and backbone.outputs == {"embedding": (128,)}
     found = backbone(patches(2))["embedding"]
     assert found.shape == (2, 128) and found.dtype == torch.float32
     assert bool((found >= 0).all()) and bool((found == 0).any())  # the last ReLU is applied

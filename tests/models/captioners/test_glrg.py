@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from models.captioner import Captioner
 from models.captioners.glrg import FedLstmDecoder, Fusion, GlobalLocalEncoder, GlRgOptions, build_glrg
 from models.decoding.greedy_and_sampling import greedy
 from models.losses.cross_entropy import CrossEntropy
@@ -22,18 +19,12 @@ from tests.models.captioners.captioner_checks import (
     linear,
     log_softmax,
     lstm_step,
-    opinionated,
 )
+from tests.models.captioners.toy_captioners import toy_glrg
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
 
 BOTH = pytest.mark.parametrize("feed", ["first", "every"])
 FUSIONS = pytest.mark.parametrize("fusion", ["projections", "single"])
-
-
-def toy_glrg(seed: int = 0, **changes: Any) -> Captioner:
-    values = {"features": ("rgb", "motion"), "projection": 6, "embedding": 5, "hidden": 8, "dropout": 0.0} | changes
-    torch.manual_seed(seed)
-    return opinionated(build_glrg(GlRgOptions(**values), SIZES, VOCABULARY))
 
 
 @FUSIONS

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from models.captioner import Captioner
 from models.captioners.lstm import LstmDecoder, SaLstmOptions, build_sa_lstm
 from models.captioners.recnet.captioner import RecNetOptions, build_recnet
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
@@ -27,23 +24,13 @@ from tests.models.captioners.captioner_checks import (
     check_padding_plays_no_part,
     linear,
     lstm_step,
-    opinionated,
 )
+from tests.models.captioners.toy_captioners import recnet_options, toy_recnet
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
 
 BASES = ("sa_lstm", "mp_lstm", "s2vt")
 WORDS = torch.tensor([[True, True, True, False], [True, True, False, False]])
 FRAMES = torch.tensor([[True, True, True], [True, True, False]])
-
-
-def recnet_options(base: str = "sa_lstm", reconstructor: str = "local", **changes: Any) -> RecNetOptions:
-    values = {"kind": base, "features": ("rgb", "motion"), "embedding": 5, "hidden": 8, "dropout": 0.0} | changes
-    return RecNetOptions.model_validate({"base": values, "reconstructor": reconstructor, "attention": 7})
-
-
-def toy_recnet(base: str = "sa_lstm", reconstructor: str = "local", **changes: Any) -> Captioner:
-    torch.manual_seed(0)
-    return opinionated(build_recnet(recnet_options(base, reconstructor, **changes), SIZES, VOCABULARY))
 
 
 def toy_states() -> TeacherForcedStates:

@@ -19,7 +19,7 @@ from models.losses.cross_entropy import CrossEntropy
 from models.training.objective import Objective, Term
 from models.types import PAD, Batch, Memory
 from tests.models.captioners.captioner_checks import array
-from tests.models.captioners.test_recnet import toy_recnet
+from tests.models.captioners.toy_captioners import toy_recnet
 from tests.models.toy_captions import SIZES, toy_batch, toy_captioner
 
 

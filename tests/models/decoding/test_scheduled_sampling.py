@@ -15,8 +15,7 @@ from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
 from models.training.objective import Objective
 from models.types import BOS, EOS, PAD, Batch, Memory, State
 from tests.models.captioners.captioner_checks import check_it_learns_eight_clips_by_heart
-from tests.models.captioners.test_glrg import toy_glrg
-from tests.models.captioners.test_recnet import toy_recnet
+from tests.models.captioners.toy_captioners import toy_glrg, toy_recnet
 from tests.models.toy_captions import VOCABULARY, toy_batch, toy_captioner
 
 UP_AND_DOWN = ScheduledSampling(points=((0, 0.5), (4, 1.0), (6, 0.8)))

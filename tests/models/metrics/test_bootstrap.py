@@ -10,7 +10,8 @@ import pytest
 from models.metrics import bootstrap
 from models.metrics.bootstrap import LENGTH, _draws, _scores_of_draws, compare, intervals
 from models.metrics.corpus import CorpusScores, score_corpus
-from models.metrics.meteor_statistics import MeteorScores, meteor_of, summable
+from models.metrics.meteor import MeteorScores
+from models.metrics.meteor_statistics import meteor_of, summable
 
 WORDS = [f"w{n}" for n in range(30)]
 
@@ -58,7 +59,7 @@ def test_meteor_of_counts_equals_javas_for_each_caption_and_for_all() -> None:
 
 
 def test_drawing_every_video_once_gives_the_corpus_scores_themselves() -> None:
-    scores = with_meteor(world(8, 0.3)).with_mean("SPICE", 0.25, {f"v{n:03}": n / 14 for n in range(8)})
+    scores = with_meteor(world(8, 0.3)).with_score("SPICE", 0.25, {f"v{n:03}": n / 14 for n in range(8)})
     once = {name: values.item() for name, values in _scores_of_draws(scores, np.ones((1, 8))).items()}
     assert once.pop(LENGTH) == 8
     assert once == pytest.approx(scores.corpus, abs=1e-12) and "METEOR" in once

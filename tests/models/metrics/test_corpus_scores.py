@@ -76,9 +76,9 @@ def test_cider_is_given_under_both_of_its_names() -> None:
 
 def test_without_java_and_jars_the_reasons_stand_where_the_scores_would() -> None:
     (scored,) = score_captions([{"a": "a red ball"}], TRUTH, meteor=False, spice_jars=None)
-    assert scored.figures()["METEOR"] is None and scored.figures()["SPICE"] is None
+    assert scored.metrics()["METEOR"] is None and scored.metrics()["SPICE"] is None
     assert scored.not_computed.keys() == {"METEOR", "SPICE"} and "CoreNLP" in scored.not_computed["SPICE"]
-    assert tuple(scored.figures()) == SCORES
+    assert tuple(scored.metrics()) == SCORES
 
 
 @pytest.mark.parametrize("empty", [0.0, 0.3], ids=["every reference has words", "some references are empty"])

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.metrics.java import NoJava, find_java, java_command, java_environment, java_version, packaged_jar
-
-
-def fake_java(folder: Path, says: str, code: int = 0) -> Path:
-    path = folder / "bin" / "java"
-    path.parent.mkdir(parents=True)
-    path.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
-    path.chmod(0o755)
-    return path
+from tests.models.metrics.fake_java import fake_java
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 from pycocoevalcap.meteor.meteor import Meteor as TheirMeteor
 
 from models.metrics import meteor as meteor_module
-from models.metrics.java import JavaFailed, NoJava, find_java, java_tokenize, packaged_jar
+from models.metrics.java import JavaFailed, NoJava, find_java, packaged_jar
 from models.metrics.meteor import CHUNK, Meteor
+from tests.java_tokenizer import java_tokenize
 
 HYPOTHESES = {
     "horse": "a man rides a horse",
@@ -77,7 +78,8 @@ def meteor(java, theirs, tmp_path_factory):
 
 def test_scores_equal_those_of_pycocoevalcap(meteor, theirs):
     ids = sorted(HYPOTHESES)
-    corpus, each = meteor.score(HYPOTHESES, REFERENCES)
+    scores = meteor.score(HYPOTHESES, REFERENCES)
+    corpus, each = scores.corpus, scores.per_video
     their_corpus, their_each = theirs.compute_score({i: REFERENCES[i] for i in ids}, {i: [HYPOTHESES[i]] for i in ids})
     assert corpus == pytest.approx(their_corpus, abs=1e-9)
     assert [each[i] for i in ids] == pytest.approx(their_each, abs=1e-9)
@@ -89,7 +91,8 @@ def test_more_captions_than_one_chunk_equal_those_of_pycocoevalcap(meteor, their
     count = CHUNK + 7
     said = {f"{n:04}": text for n, text in enumerate(sentences(count, 1))}
     truth = {f"{n:04}": [a, b] for n, (a, b) in enumerate(zip(sentences(count, 2), sentences(count, 3), strict=True))}
-    corpus, each = meteor.score(said, truth)
+    scores = meteor.score(said, truth)
+    corpus, each = scores.corpus, scores.per_video
     their_corpus, their_each = theirs.compute_score(truth, {i: [text] for i, text in said.items()})
     assert corpus == pytest.approx(their_corpus, abs=1e-9)
     assert list(each.values()) == pytest.approx(their_each, abs=1e-9)
@@ -97,7 +100,7 @@ def test_more_captions_than_one_chunk_equal_those_of_pycocoevalcap(meteor, their
 
 def test_segment_scores_are_those_of_each_caption_in_order(meteor):
     ids = list(HYPOTHESES)
-    _, each = meteor.score(HYPOTHESES, REFERENCES)
+    each = meteor.score(HYPOTHESES, REFERENCES).per_video
     assert list(meteor.segment_scores((HYPOTHESES[i], REFERENCES[i]) for i in ids)) == [each[i] for i in ids]
     assert list(meteor.segment_scores([])) == []
 
@@ -105,15 +108,15 @@ def test_segment_scores_are_those_of_each_caption_in_order(meteor):
 def test_separators_and_line_breaks_in_captions_shift_nothing(meteor):
     said = {"a": "a man ||| rides\u2028a horse", "b": "a |||||| dog\nruns", "c": "SCORE ||| x \r y"}
     truth = {"a": ["a man rides a horse"], "b": ["a dog\x0cruns ||| ", " "], "c": ["two cats"]}
-    _, each = meteor.score(said, truth)
+    each = meteor.score(said, truth).per_video
     assert each["a"] == each["b"] > 0.99
     assert each["c"] == 0.0
 
 
 def test_threads_share_one_process(meteor):
-    alone = meteor.score(HYPOTHESES, REFERENCES)
+    alone = meteor.score(HYPOTHESES, REFERENCES).per_video
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda _: meteor.score(HYPOTHESES, REFERENCES), range(8))) == [alone] * 8
+        assert list(pool.map(lambda _: meteor.score(HYPOTHESES, REFERENCES).per_video, range(8))) == [alone] * 8
 
 
 def test_videos_without_references_are_named(meteor):
@@ -133,7 +136,7 @@ def test_java_killed_midway_changes_nothing(meteor):
     disturbed = list(meteor.segment_scores(pairs))
     killer.join()
     assert disturbed == undisturbed
-    assert meteor.score(HYPOTHESES, REFERENCES)[1]["horse"] > 0
+    assert meteor.score(HYPOTHESES, REFERENCES).per_video["horse"] > 0
     assert meteor.pid != victim
 
 

@@ -12,7 +12,7 @@ import pytest
 from models.metrics import java as java_module
 from models.metrics.java import JavaFailed, NoJava, find_java, packaged_jar
 from models.metrics.spice import CORENLP_JARS, spice
-from tests.models.metrics.test_java import fake_java
+from tests.models.metrics.fake_java import fake_java
 
 SAID = {"b": "a café", "a": "two\u2028dogs"}
 TRUTH = {"a": ["two dogs play", "dogs"], "b": ["a small café"]}

@@ -11,7 +11,7 @@ from models.captioner import Captioner
 from models.training.compiling import compile_modules
 from models.training.loop import fit
 from tests.models.toy_captions import toy_captioner
-from tests.models.training.test_loop import OBJECTIVE, ToyBatches, options
+from tests.models.training.toy_training import OBJECTIVE, ToyBatches, options
 
 
 def losses(captioner: Captioner) -> list[float]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from models.captioner import Captioner
 from models.decoding.greedy_and_sampling import sample
-from models.losses.cross_entropy import CrossEntropy
 from models.training.loop import (
     FitOptions,
     NonFiniteLoss,
@@ -27,23 +26,7 @@ from models.training.loop import (
 from models.training.objective import Objective
 from models.types import Batch
 from tests.models.toy_captions import toy_batch, toy_captioner
-
-OBJECTIVE = Objective(xe=(1.0, CrossEntropy()))
-STEPS = 4
-
-
-class ToyBatches:
-    """Four batches an epoch, other ones in every epoch."""
-
-    steps_per_epoch = STEPS
-
-    def __call__(self, epoch: int, skip: int) -> Iterator[Batch]:
-        return (toy_batch(videos=3, seed=100 * epoch + step) for step in range(skip, STEPS))
-
-
-def options(**changes: object) -> FitOptions:
-    values = {"epochs": 3, "learning_rate": 1e-2, "weight_decay": 1e-3, "gradient_clip": 1.0, "warmup_steps": 2}
-    return FitOptions.model_validate({**values, "schedule": "cosine", **changes})
+from tests.models.training.toy_training import OBJECTIVE, STEPS, ToyBatches, options
 
 
 def fresh() -> Captioner:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.java import NoJava, find_java, java_tokenize
+from models.metrics.java import NoJava, find_java
 from storage.text.ptb_tokenizer import one_line, ptb_tokenize
+from tests.java_tokenizer import java_tokenize
 
 # (caption, the words that the Java tokenizer gave, with "A dog." as the next caption)
 ANSWERS = (

@@ -72,6 +72,12 @@ def finished_place(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return root
 
 
+@pytest.fixture(scope="session")
+def untouched(finished_place: Path) -> Place:
+    """The finished place itself, for tests that only plan."""
+    return Place(finished_place)
+
+
 @pytest.fixture
 def place(finished_place: Path, tmp_path: Path) -> Place:
     """A copy of the finished place that the test may change."""

@@ -55,7 +55,7 @@ def score_files(
 ) -> Comparison:
     """Score caption files after PTB tokenisation, or as they are if they are `tokenized`: cutting words twice can change
     them ("-lrb-"). Only items with references count; both files are scored on the same."""
-    cut = list[str] if tokenized else _words
+    cut = list[str] if tokenized else _tokenize
     read = {id: cut(texts) for id, texts in read_reference_file(references).items()}
     truth = {id: texts for id, texts in read.items() if any(map(str.strip, texts))}
     if not truth:
@@ -65,8 +65,10 @@ def score_files(
     shared = [id for id in truth if all(id in captions for captions in captions_of)]
     if not shared:
         raise BadInput(_nothing_shared(files, captions_of, references, truth))
-    words = [dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in captions_of]
-    results = score_captions(words, {id: truth[id] for id in shared}, meteor, spice_jars)
+    tokenized_captions = [
+        dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in captions_of
+    ]
+    results = score_captions(tokenized_captions, {id: truth[id] for id in shared}, meteor, spice_jars)
     seen = [text for texts in read_reference_file(training).values() for text in cut(texts)] if training else None
     scored = [
         ScoredFile(
@@ -79,12 +81,12 @@ def score_files(
             missing=sorted(truth.keys() - whole.keys()),
             ignored=sorted(whole.keys() - truth.keys()),
         )
-        for path, result, captions, whole in zip(files, results, words, captions_of, strict=True)
+        for path, result, captions, whole in zip(files, results, tokenized_captions, captions_of, strict=True)
     ]
     return Comparison(scored, compare(results[0].scores, results[1].scores) if against else {})
 
 
-def _words(texts: Sequence[str]) -> list[str]:
+def _tokenize(texts: Sequence[str]) -> list[str]:
     return [" ".join(ptb_tokenize(text)) for text in texts]
 
 

@@ -33,9 +33,7 @@ def frames(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the frame plan: the frames of each video that every sampling chose, and when they are shown.
-
-    Example: longtake frames demo vid12 --json"""
+    """Show the frame plan: the frames of each video that every sampling chose, and when they are shown."""
     from flows.cli.status import recipe_on_its_data
     from flows.pipeline import plan_pipeline
     from tasks.sample_frames import FramePlan

@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from flows.cli.caption import caption
+from flows.cli.examples import add_examples
 from flows.cli.features import features_app
 from flows.cli.frames import frames
 from flows.cli.options import (
@@ -227,6 +228,9 @@ def gc(
         out.print_line(f"{rows.count:>4} rows  {path}  [dim]of videos changed or removed since[/]")
     verb = "would be freed" if dry_run else "freed"
     out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
+
+
+add_examples(app)
 
 
 def main() -> None:

@@ -179,7 +179,9 @@ def test_imported_features_cannot_be_made_for_new_videos(place: Place) -> None:
     run = load_runs(place.workspace)[0]
     recipe = run.recipe | {"features": {"scene": {"kind": "imported", "store": "c3d"}}}
     save_run(place.workspace, replace(run, recipe=recipe))
-    with pytest.raises(BadInput, match="'scene' that were imported as 'c3d'; Longtake cannot make them for new videos"):
+    with pytest.raises(
+        BadInput, match="'scene' that were imported as 'c3d'; Longtake cannot extract them from new videos"
+    ):
         VideoCaptioner.open(place.workspace.root)
 
 
@@ -227,7 +229,7 @@ def test_the_flow_of_a_deployment_gives_the_same(place: Place, tmp_path: Path, m
     ("options", "said"),
     [
         (["--windows", "3", "--shots"], "choose one"),
-        (["--format", "srt", "--n-best", "2"], "one caption a moment"),
+        (["--format", "srt", "--n-best", "2"], "one caption at a time"),
         (["--format", "srt", "second.mp4"], "2 videos make 2 srt files; give a folder with --output"),
         (["--json", "--format", "csv"], "leave --format and --output out"),
         (["--output", "."], "is a folder; name the file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,15 @@ def test_every_command_and_option_has_a_help_text(name: str, command: Any) -> No
     assert command.help and command.help[0].isupper() and command.help.rstrip().endswith(".")
     for parameter in command.params:
         assert parameter.help, f"{name} {parameter.name} has no help"
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_command_has_an_example_that_parses(name: str, command: Any) -> None:
+    assert command.epilog and command.epilog.startswith(f"Example: {name}"), f"{name} has no example"
+    arguments = shlex.split(command.epilog.removeprefix(f"Example: {name}"))
+    assert command.make_context(name, arguments, resilient_parsing=False).params
 
 
 def test_help_lists_the_commands_and_exits_well(longtake: Longtake) -> None:

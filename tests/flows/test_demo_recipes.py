@@ -77,7 +77,7 @@ def test_a_variant_runs_to_its_scores_and_report(name: str, world: Path, shared:
     assert read_scores(folders["evaluate"])["corpus"]["CIDEr"] >= 0
     curve = read_jsonl(folders["seed"] / "curves.jsonl")
     assert len(curve) == 2 and curve[0]["total"] > 0
-    assert load_recipe(name).about.split()[0] in (folders["report"] / "report.html").read_text()
+    assert load_recipe(name).description.split()[0] in (folders["report"] / "report.html").read_text()
     assert not plan_pipeline(small(name, world), shared).to_do
 
 

@@ -35,7 +35,7 @@ def test_a_sweep_makes_what_is_missing_and_lists_what_fails(environment: dict[st
     good, bad = json.loads(done.stdout)["variants"]
     assert good["figures"]["CIDEr"]["n"] == 2 and good["best"] and not bad["figures"] and bad["failed"] == 2
     assert len(trained(place)) == 2, "one training was there, one was made, two failed"
-    assert "so 17 are to be made, of which 8 are there already: 9 to do" in done.stderr
+    assert "so 17 to compute; 8 are there already: 9 to do" in done.stderr
     assert "✗ 4 of 4: learning_rate=1e30, seed 1" in done.stderr and "Traceback" not in done.stderr
     folder = next((place.workspace.root / "sweeps").iterdir())
     written = json.loads((folder / "sweep.json").read_text())

@@ -16,3 +16,7 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
+
+    def print_line(self, text: str, markup: bool = True) -> None:
+        """Print one line as it is: numbers are not coloured, and a long line is the terminal's to wrap."""
+        self.print(text, markup=markup, highlight=False, soft_wrap=True)

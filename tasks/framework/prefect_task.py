@@ -34,7 +34,7 @@ def gpu_slot(run: StageRun) -> Iterator[None]:
     if not run.runtime.concurrency_limit or not run.stage.device or elsewhere:
         yield
         return
-    console.print(f"  {run.label}: takes a slot of '{run.runtime.concurrency_limit}'", highlight=False, markup=False)
+    console.print_line(f"  {run.label}: takes a slot of '{run.runtime.concurrency_limit}'", markup=False)
     with ExitStack() as held:
         try:
             # A renewal that fails, because the server restarts, must not end hours of training.

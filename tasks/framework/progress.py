@@ -53,7 +53,7 @@ class ProgressBar:
             self._display.update(self._row, completed=count, postfix=escape(postfix))
         elif now - self._last_line >= _LINE_EVERY:
             self._last_line = now
-            console.print(f"  {self.label}: {self._text(now)} {postfix}".rstrip(), highlight=False, markup=False)
+            console.print_line(f"  {self.label}: {self._text(now)} {postfix}".rstrip(), markup=False)
         if self._artifact and now - self._last_artifact >= _ARTIFACT_EVERY:
             self._last_artifact = now
             self._update_artifact(f"{self._text(now)} {postfix}")

@@ -135,11 +135,7 @@ def extract_features(
 
 
 def _pending(
-    context: StageContext,
-    options: ExtractOptions,
-    catalogue: Catalogue,
-    source: FeatureSource,
-    plan: FramePlan | None,
+    context: StageContext, options: ExtractOptions, catalogue: Catalogue, source: FeatureSource, plan: FramePlan | None
 ) -> dict[str, str]:
     """Make sure that a feature's store is there; video id -> record key of the rows that it lacks."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None

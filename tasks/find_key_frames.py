@@ -47,12 +47,7 @@ def _key(captioner: ArtifactRef) -> str:
 
 
 def _key_inputs(
-    workspace: Workspace,
-    data: Path,
-    options: Options,
-    features: ArtifactRef,
-    captioner: ArtifactRef,
-    text: ArtifactRef,
+    workspace: Workspace, data: Path, options: Options, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
 ) -> KeyInputs:
     """The extraction's parts stay what they are; the key frames of a split depend on the captioner and that split's rows."""
     names = sorted({part.rpartition("/")[0] for part in features.parts})

@@ -138,12 +138,7 @@ class FeatureSource:
 
 
 def find_source(
-    workspace: Workspace,
-    dataset: str,
-    name: str,
-    feature: Any,
-    samplings: dict[str, Any],
-    tagger: ArtifactRef | None,
+    workspace: Workspace, dataset: str, name: str, feature: Any, samplings: dict[str, Any], tagger: ArtifactRef | None
 ) -> FeatureSource:
     """The key and the store of a feature, before anything is extracted."""
     workspace.feature_store(dataset, name)  # refuses a name that would lead elsewhere

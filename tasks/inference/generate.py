@@ -8,10 +8,8 @@ import torch
 
 from models.captioner import Captioner
 from models.decoding.beam_search import SearchOptions, search
-from models.metrics.corpus import score_corpus
 from models.types import Decoded
 from storage.results import CaptionRow
-from storage.text.references import References
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 
@@ -67,17 +65,3 @@ def _row(decoded: Decoded, vocabulary: Vocabulary, row: int, n: int, id: str) ->
         weights = decoded.attention[row, n, : len(words)]
         attention = [[round(w, 4) for w in word] for word in weights.tolist()]
     return CaptionRow(id, " ".join(words), round(decoded.log_probs[row, n].item(), 6), attention)
-
-
-def validation_cider(
-    captioner: Captioner,
-    access: FeatureAccess,
-    references: References,
-    validation: dict[str, list[str]],
-    max_words: int,
-    device: str,
-) -> float:
-    """CIDEr of greedy captions for the videos of `validation`, video id -> its references."""
-    greedy = SearchOptions(width=1, max_length=max_words)
-    found = caption_videos(captioner, access, references.vocabulary, sorted(validation), greedy, device)
-    return score_corpus({c.video_id: c.caption for c in found}, validation).corpus["CIDEr"]

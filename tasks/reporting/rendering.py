@@ -153,11 +153,7 @@ def _showcase(ordered: Sequence[ReportClip], ranked_by: str, ascending: bool) ->
     if len(scored) < 3 * _SHOWCASE:
         return []
     ranked = sorted(scored, key=lambda clip: clip.scores[ranked_by], reverse=not ascending)
-    chosen = {
-        "Best": ranked[:_SHOWCASE],
-        "Most ordinary": scored[:_SHOWCASE],
-        "Worst": ranked[-_SHOWCASE:][::-1],
-    }
+    chosen = {"Best": ranked[:_SHOWCASE], "Most ordinary": scored[:_SHOWCASE], "Worst": ranked[-_SHOWCASE:][::-1]}
     return [
         (title, [frame_strip(clip, _FEW_FRAMES + 1) | {"rank": clip.scores[ranked_by]} for clip in clips])
         for title, clips in chosen.items()

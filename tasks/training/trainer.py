@@ -25,14 +25,6 @@ _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill c
 
 
 @dataclass(frozen=True)
-class ValidationResult:
-    """An epoch's validation score (higher is better), and the metrics that the curve gets."""
-
-    score: float
-    metrics: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class BestEpoch:
     """The best epoch so far (from 0; -1: none, or the model that training started from) and its score."""
 
@@ -53,8 +45,9 @@ class Training:
     """the file for the best epoch's weights"""
     metadata: dict[str, Any]
     """the values that this file holds, beside the epoch"""
-    validate: Callable[[], ValidationResult] | None = None
-    """validates the model in eval mode; None where there is nothing to validate on: then the last epoch is the best"""
+    validate: Callable[[], tuple[float, dict[str, Any]]] | None = None
+    """validates the model in eval mode: its score, higher is better, and metrics for the curve; None where there is nothing to
+    validate on: then the last epoch is the best"""
     score_name: str = ""
     patience: int = 1
     """stop after so many epochs without a better score"""
@@ -175,11 +168,11 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
     last = epoch == training.options.epochs
     if training.validate is not None and (last or epoch % training.validate_every == 0):
         with progress.averaged(), undisturbed(training.model):
-            result = training.validate()
-        state.history[-1] |= result.metrics
-        better = result.score > state.best.score and progress.epoch >= training.first_epoch
+            score, metrics = training.validate()
+        state.history[-1] |= metrics
+        better = score > state.best.score and progress.epoch >= training.first_epoch
         if better if keep_best else last:
-            state.best = BestEpoch(result.score, progress.epoch)
+            state.best = BestEpoch(score, progress.epoch)
             _save_result(context, training, progress)
         since = max(state.best.epoch, training.first_epoch - 1)
         state.stopped = keep_best and progress.epoch - since >= training.patience

@@ -23,7 +23,8 @@ from tasks.framework.feature_access import read_feature_metadata
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.report import run_scores
 from tasks.reporting import description
-from tasks.reporting.comparison_page import (
+from tasks.reporting.frame_images import NO_IMAGES, read_frame_images
+from tasks.reporting.pages import (
     ComparedClip,
     ComparisonPage,
     RunCaption,
@@ -31,7 +32,6 @@ from tasks.reporting.comparison_page import (
     RunDifference,
     ScoreDifference,
 )
-from tasks.reporting.frame_images import NO_IMAGES, read_frame_images
 from tasks.reporting.rendering import render_comparison
 from tasks.reporting.training_curves import compared_curves, phase_points
 

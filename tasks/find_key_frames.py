@@ -42,20 +42,15 @@ class KeyFrameOptions(Options):
     """Epochs of the second training; as many as the first by default."""
 
 
-def _key(captioner: ArtifactRef) -> str:
-    return digest(KEY_FRAMES, 1, captioner.key)
-
-
 def _key_inputs(
     workspace: Workspace, data: Path, options: Options, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
 ) -> KeyInputs:
     """The extraction's parts stay what they are; the key frames of a split depend on the captioner and that split's rows."""
-    names = sorted({part.rpartition("/")[0] for part in features.parts})
-    added = {
-        f"{KEY_FRAMES}/{split}": digest(_key(captioner), *(features.parts[f"{name}/{split}"] for name in names))
-        for split in SPLITS
-    }
-    return KeyInputs(parts={**features.parts, **added})
+    names, key = sorted({part.rpartition("/")[0] for part in features.parts}), digest(KEY_FRAMES, 1, captioner.key)
+    parts = dict(features.parts)
+    for split in SPLITS:
+        parts[f"{KEY_FRAMES}/{split}"] = digest(key, *(features.parts[f"{name}/{split}"] for name in names))
+    return KeyInputs(parts=parts)
 
 
 class FindingOptions(Options):
@@ -69,20 +64,18 @@ def find_key_frames(
     path = context.path(captioner) / "captioner.safetensors"
     net = captioner_options(path)
     if not isinstance(net, VreOptions) or net.steps != 2 or net.key_frames is not None:
-        raise BadInput(
-            f"a captioner of kind '{net.kind}' does not look for key frames; only vre with two steps and none given does"
-        )
+        reason = "does not look for key frames; only vre with two steps and none given does"
+        raise BadInput(f"a captioner of kind '{net.kind}' {reason}")
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
     rows = access.rows[net.temporal]
     owed = {id: rows[id] for id in access.usable(sorted(rows))}
     if not owed:
-        raise MissingFeatures(
-            "no video has the features that the captioner reads; 'longtake status' lists what is missing"
-        )
+        reason = "no video has the features that the captioner reads"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
     about = json.loads((context.path(features) / "features.json").read_bytes())
     source = FeatureSource(
         KEY_FRAMES,
-        _key(captioner),
+        digest(KEY_FRAMES, 1, captioner.key),
         str(Path("..") / context.folder.relative_to(context.workspace.root) / "store"),
         "the frame that the captioner trained before refocuses on",
         about[net.temporal]["sampling"],
@@ -99,7 +92,8 @@ def find_key_frames(
     write_parquet(context.folder / "rows.parquet", pa.table(columns))
     shape: dict[str, Any] = {"size": 1, "shape": [1]}
     write_json(context.folder / "features.json", {**about, KEY_FRAMES: {**source.to_json(), **shape}})
-    moved = sum(int(store.read(id, key)[0, 0]) != _middle(access, net.temporal, id) for id, key in owed.items())
+    middles = {id: len(access.views[net.temporal].read(id, key)) // 2 for id, key in owed.items()}
+    moved = sum(int(store.read(id, key)[0, 0]) != middles[id] for id, key in owed.items())
     return StageResult(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
 
 
@@ -127,22 +121,13 @@ def _write(
         shown.update_to(len(there))
         # One by one: so neither batches nor other videos' lengths can change a choice.
         for id in (id for id in owed if id not in there):
-            features, masks = access.read([id])
-            on_device = ({name: x.to(device) for name, x in part.items()} for part in (features, masks))
             with torch.inference_mode():
-                frame = int(net.encode(*on_device).extras["key_frame"][0])
+                frame = int(net.encode(*access.read([id], device)).extras["key_frame"][0])
             if frame > _MOST:
-                raise BadInput(
-                    f"the key frame of {id} is row {frame} of '{temporal}'; rows beyond {_MOST} cannot be told apart in "
-                    "float16: sample fewer frames"
-                )
+                reason = f"rows beyond {_MOST} cannot be told apart in float16"
+                raise BadInput(f"the key frame of {id} is row {frame} of '{temporal}'; {reason}: sample fewer frames")
             times = access.views[temporal].pts(id, owed[id])
-            writer.add(
-                id, owed[id], np.array([[frame]], np.float32), None if times is None else times[frame : frame + 1]
-            )
+            time = None if times is None else times[frame : frame + 1]
+            writer.add(id, owed[id], np.array([[frame]], np.float32), time)
             shown.advance()
     return store.view()
-
-
-def _middle(access: FeatureAccess, temporal: str, id: str) -> int:
-    return len(access.views[temporal].read(id, access.rows[temporal][id])) // 2

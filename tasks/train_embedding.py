@@ -123,9 +123,5 @@ def retrieval(
 @torch.no_grad()
 def embed_videos(net: VisualSemantic, access: FeatureAccess, ids: Sequence[str], device: str) -> Tensor:
     """B videos -> their vectors (B, S) in the joint space."""
-    vectors = []
-    for start in range(0, len(ids), _BATCH):
-        features, masks = access.read(ids[start : start + _BATCH])
-        on_device = ({name: x.to(device) for name, x in part.items()} for part in (features, masks))
-        vectors.append(net.videos(*on_device))
-    return torch.cat(vectors)
+    blocks = (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
+    return torch.cat([net.videos(*access.read(block, device)) for block in blocks])

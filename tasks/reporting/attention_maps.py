@@ -24,7 +24,7 @@ from models.zoo import CaptionerOptions
 from storage.results import CaptionRow
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
-from tasks.reporting.report_page import Box, Region
+from tasks.reporting.pages import Box, Region
 
 _BATCH = 64
 _REGIONS_PER_WORD = 4
@@ -62,9 +62,9 @@ class RegionBoxes:
 
 def needs_captioner(options: CaptionerOptions) -> bool:
     """Whether the attention maps take another forward pass; otherwise the caption rows hold all that is needed."""
-    return (isinstance(options, VreOptions) and options.steps == 2) or (
-        isinstance(options, G2lOptions) and options.regions is not None
-    )
+    if isinstance(options, G2lOptions):
+        return options.regions is not None
+    return isinstance(options, VreOptions) and options.steps == 2
 
 
 def find_attention_maps(
@@ -81,8 +81,11 @@ def find_attention_maps(
     if captioner is None:
         return maps
     if isinstance(options, VreOptions) and options.steps == 2:
-        for id, seconds in _key_times(captioner, options, access, rows, device):
-            maps[id] = replace(maps[id], key_time=seconds)
+        for batch, memory in _batches(captioner, access, rows, device):
+            for row, frame in zip(batch, memory.extras["key_frame"].tolist(), strict=True):
+                times = _times(access, options.temporal, row.video_id)
+                if times is not None and frame < len(times):
+                    maps[row.video_id] = replace(maps[row.video_id], key_time=float(times[int(frame)]))
     if isinstance(options, G2lOptions) and options.regions is not None and boxes is not None:
         for id, regions in _g2l_regions(captioner, options.regions, access, boxes, vocabulary, rows, device):
             maps[id] = replace(maps[id], regions=regions)
@@ -163,22 +166,9 @@ def _batches(
     """Rows in batches, each with the memory of its videos."""
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
-        features, masks = access.read([row.video_id for row in batch])
         with torch.inference_mode():
-            memory = captioner.encode(
-                {n: x.to(device) for n, x in features.items()}, {n: m.to(device) for n, m in masks.items()}
-            )
+            memory = captioner.encode(*access.read([row.video_id for row in batch], device))
         yield batch, memory
-
-
-def _key_times(
-    captioner: Captioner, options: VreOptions, access: FeatureAccess, rows: Sequence[CaptionRow], device: str
-) -> Iterator[tuple[str, float]]:
-    for batch, memory in _batches(captioner, access, rows, device):
-        for row, frame in zip(batch, memory.extras["key_frame"].tolist(), strict=True):
-            times = _times(access, options.temporal, row.video_id)
-            if times is not None and frame < len(times):
-                yield row.video_id, float(times[int(frame)])
 
 
 def _g2l_regions(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.results import read_jsonl
-from tasks.reporting.report_page import Curve
+from tasks.reporting.pages import Curve
 
 Points = list[tuple[float, float]]
 

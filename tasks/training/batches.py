@@ -21,7 +21,7 @@ from storage.text.references import References
 from storage.text.tables import caption_id
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageContext
-from tasks.inference.generate import caption_videos
+from tasks.inference.generate import rank_captions
 
 
 class CaptionBatches:
@@ -126,8 +126,8 @@ class CaptionData:
         vocabulary, greedy = self.references.vocabulary, SearchOptions(width=1, max_length=max_words)
 
         def validate() -> tuple[float, dict[str, Any]]:
-            found = caption_videos(captioner, self.access, vocabulary, sorted(truth), greedy, device)
-            cider = score_corpus({row.video_id: row.caption for row in found}, truth).corpus["CIDEr"]
+            ranked = rank_captions(captioner, self.access, vocabulary, sorted(truth), greedy, device)
+            cider = score_corpus({row.video_id: row.caption for row, *_ in ranked}, truth).corpus["CIDEr"]
             return cider, {"val_cider": cider}
 
         return validate if truth else None

@@ -29,7 +29,7 @@ QUERIES = [  # prefixes shared and not, one inside another, one empty
 def reading(seed: int = 0) -> ReadFeatures:
     features, masks = toy_features(VIDEOS, seed=seed)
 
-    def read(ids):
+    def read(ids, device="cpu"):
         rows = [IDS.index(id) for id in ids]
         return {k: v[rows] for k, v in features.items()}, {k: v[rows] for k, v in masks.items()}
 
@@ -39,7 +39,7 @@ def reading(seed: int = 0) -> ReadFeatures:
 @torch.no_grad()
 def teacher_forced(captioner, read: ReadFeatures) -> np.ndarray:
     """The same by teacher forcing, one caption at a time."""
-    features, masks = read(IDS)
+    features, masks = read(IDS, "cpu")
     rows = []
     for query in QUERIES:
         tokens = torch.tensor([[*query, PAD]] * VIDEOS)

@@ -5,7 +5,7 @@ killed and resumed extraction gives the same bits as an undisturbed one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,10 @@ def _key_inputs(
 ) -> KeyInputs:
     """Features of each split depend on their extractor and on that split's videos only."""
     sources = sources_of(workspace, options, tagger)
-    parts = {
-        f"{name}/{split}": digest(source.key, videos.parts[f"videos/{split}"])
-        for name, source in sources.items()
-        for split in SPLITS
-    }
-    return KeyInputs({name: source.key for name, source in sources.items()}, parts, sources)
+    keys = {name: source.key for name, source in sources.items()}
+    kinds = {split: videos.parts[f"videos/{split}"] for split in SPLITS}
+    parts = {f"{name}/{split}": digest(key, kind) for name, key in keys.items() for split, kind in kinds.items()}
+    return KeyInputs(keys, parts, sources)
 
 
 def _explain_stale(workspace: Workspace, before: Completion, sources: dict[str, FeatureSource]) -> str:
@@ -185,10 +183,10 @@ def _extract(
         features = tuple(
             PendingRows(
                 name,
-                options.features[name].model_dump(mode="json"),
+                options.features[name],
                 str(context.workspace.features / sources[name].store),
                 sources[name].weights,
-                options.sampling[sampling].model_dump(mode="json") if (sampling := sources[name].sampling) else None,
+                options.sampling[sampling] if (sampling := sources[name].sampling) else None,
                 sampling or "",
                 {id: key for id, key in rows.items() if id in here},
             )
@@ -213,21 +211,24 @@ def _settle(
     context: StageContext, catalogue: Catalogue, sources: dict[str, FeatureSource]
 ) -> tuple[pa.Table, list[Problem]]:
     """What there is now: the rows of every feature, and what could not be extracted."""
-    columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
+    rows: list[tuple[str, str, str]] = []
     problems: dict[str, Problem] = {}
     for name, source in sources.items():
         view = FeatureStore.open(context.workspace.features / source.store).view()
         keys = catalogue.usable_keys if source.extracted else newest_keys(view, catalogue.records)
-        for id in sorted(view.fresh(keys)):
-            columns["feature"].append(name)
-            columns["id"].append(id)
-            columns["key"].append(keys[id])
+        rows += ((name, id, keys[id]) for id in sorted(view.fresh(keys)))
         failed = context.file_cache.failures(source.key) if source.extracted else {}
         for id, key in catalogue.usable_keys.items():
             if key in failed:
                 kind, reason = failed[key]
                 problems[id] = Problem(id, kind, reason, catalogue.records[id].source or "", quarantined=True)
-    return pa.table(columns), list(problems.values())
+    return rows_table(rows), list(problems.values())
+
+
+def rows_table(rows: Iterable[tuple[str, str, str]]) -> pa.Table:
+    """(feature, video id, key) of rows as rows.parquet holds them."""
+    schema = pa.schema([(name, pa.string()) for name in ("feature", "id", "key")])
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def newest_keys(view: View, ids: Collection[str]) -> dict[str, str]:
@@ -241,9 +242,8 @@ def _about(context: StageContext, source: FeatureSource) -> dict[str, Any]:
     """What later stages and the report need to know of a feature."""
     feature_shape = FeatureStore.open(context.workspace.features / source.store).feature_shape
     if feature_shape is None:
-        raise MissingFeatures(
-            f"no video gave any '{source.name}' features; 'longtake status' lists why each one is in the quarantine"
-        )
+        reason = f"no video gave any '{source.name}' features"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists why each one is in the quarantine")
     return {**source.to_json(), "size": feature_shape[-1], "shape": list(feature_shape)}
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from pydantic import Field
 
@@ -23,7 +22,7 @@ from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
 from storage.text.references import References
 from storage.workspace import Workspace
-from tasks.extract_features import versions
+from tasks.extract_features import rows_table, versions
 from tasks.extraction.extractors import FeatureSource
 from tasks.framework.feature_access import FeatureAccess, read_rows
 from tasks.framework.progress import progress_bar
@@ -84,12 +83,9 @@ def find_key_frames(
         weights=captioner.key,
     )
     store = _write(context, source, access, net.temporal, path, References(context.path(text)), owed)
-    columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
-    for name, found in {**read_rows(context.path(features)), KEY_FRAMES: owed}.items():
-        columns["feature"] += [name] * len(found)
-        columns["id"] += found.keys()
-        columns["key"] += found.values()
-    write_parquet(context.folder / "rows.parquet", pa.table(columns))
+    found = {**read_rows(context.path(features)), KEY_FRAMES: owed}
+    listed = ((name, id, key) for name, keys in found.items() for id, key in keys.items())
+    write_parquet(context.folder / "rows.parquet", rows_table(listed))
     shape: dict[str, Any] = {"size": 1, "shape": [1]}
     write_json(context.folder / "features.json", {**about, KEY_FRAMES: {**source.to_json(), **shape}})
     middles = {id: len(access.views[net.temporal].read(id, key)) // 2 for id, key in owed.items()}

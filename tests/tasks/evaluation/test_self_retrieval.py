@@ -96,7 +96,7 @@ def test_equal_captions_are_ranked_alike_and_every_video_has_a_rank() -> None:
 
 
 def test_videos_that_cannot_be_told_apart_all_come_last_among_themselves() -> None:
-    def same(ids):
+    def same(ids, device="cpu"):
         features, masks = toy_features(1)
         return {k: v.expand(len(ids), *v.shape[1:]) for k, v in features.items()}, {
             k: v.expand(len(ids), *v.shape[1:]) for k, v in masks.items()

@@ -28,8 +28,7 @@ from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import open_weights
 from tasks.training.batches import CaptionData
 from tasks.training.distributed import train_in_processes
-from tasks.training.state import resume
-from tasks.training.trainer import Training, run_training
+from tasks.training.trainer import Training, resume, run_training
 
 
 class SeedingOptions(FitOptions):

@@ -54,13 +54,18 @@ class CaptionBatches:
         return math.ceil(len(self.ids) / self.videos_per_batch)
 
     def __call__(self, epoch: int, skip: int) -> Iterator[Batch]:
-        """The batches of an epoch without the first `skip`, prefetched by one."""
-        return _prefetch(self._batches(epoch, skip))
+        """The batches of an epoch without the first `skip`; the next one is read in a thread while the current one is used."""
+        batches = self._batches(epoch, skip)
+        with ThreadPoolExecutor(1, "batches") as pool:
+            upcoming = pool.submit(next, batches, None)
+            while (batch := upcoming.result()) is not None:
+                upcoming = pool.submit(next, batches, None)
+                yield batch
 
     def _batches(self, epoch: int, skip: int) -> Iterator[Batch]:
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids))
+        order, size = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids)), self.videos_per_batch
         for step in range(skip, self.steps_per_epoch):
-            videos = order[step * self.videos_per_batch : (step + 1) * self.videos_per_batch]
+            videos = order[step * size : (step + 1) * size]
             rng = np.random.default_rng([self.seed, epoch, step + 1])  # one per step, so that skipping costs nothing
             yield self._batch([self.ids[i] for i in videos], rng)
 
@@ -147,12 +152,3 @@ def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     for n, row in enumerate(rows):
         padded[n, : len(row)] = row
     return torch.from_numpy(padded)
-
-
-def _prefetch(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Read the next batch in a thread while the current one is used."""
-    with ThreadPoolExecutor(1, "batches") as pool:
-        upcoming = pool.submit(next, batches, None)
-        while (batch := upcoming.result()) is not None:
-            upcoming = pool.submit(next, batches, None)
-            yield batch

@@ -22,8 +22,7 @@ from storage.results import read_jsonl
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageContext
-from tasks.training.state import LAST
-from tasks.training.trainer import Training, run_training
+from tasks.training.trainer import LAST, Training, run_training
 from tests.models.toy_captions import toy_batch, toy_captioner
 from tests.tasks.training.interruption import interrupted_at
 

@@ -23,6 +23,7 @@ from storage.features.writer import SegmentWriter
 from storage.media import frame_stream as stream
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Indices
+from storage.media.frame_stream import restart, stream_frames
 from storage.media.probe import Probe
 from tasks.extraction.nets import Net
 from tasks.framework.runtime import Runtime
@@ -98,7 +99,7 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
                 yield stream.DecodeJob(video.path, requests, video.segment, video.probe, planned)
 
     with DecodePool(runtime.decoders, runtime.decode_timeout) as pool:
-        for _, events in pool.stream(stream.stream_frames, jobs(), stream.restart):
+        for _, events in pool.stream(stream_frames, jobs(), restart):
             video = decoding.popleft()
             by_request = [(names[each.request], each) for each in batchers if each.needs(video.id)]
             for event in events:

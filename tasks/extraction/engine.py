@@ -180,7 +180,11 @@ class NetBatcher:
         while len(items):
             if self._buffer is None or self._buffer.shape[1:] != items.shape[1:]:
                 yield from self.flush()
-                self._buffer = self._new_buffer(items[0])
+                shape, on_gpu = (
+                    (batch_size(items[0], self._runtime), *items.shape[1:]),
+                    self.net.device.startswith("cuda"),
+                )
+                self._buffer = torch.zeros(shape, dtype=items.dtype, pin_memory=on_gpu)
             used = len(self._filled)
             free = len(self._buffer) - used
             fitting, items = items[:free], items[free:]
@@ -217,14 +221,8 @@ class NetBatcher:
 
     def _middle_frames(self, items: np.ndarray) -> np.ndarray:
         """A net for single frames gets the middle one of each position."""
-        if self.net.backbone.preprocessing is None or self.net.backbone.clip is not None:
-            return items
-        middle = items.shape[1] // 2
-        return items[:, middle : middle + 1]
-
-    def _new_buffer(self, item: Tensor) -> Tensor:
-        size, on_gpu = batch_size(item, self._runtime), self.net.device.startswith("cuda")
-        return torch.zeros((size, *item.shape), dtype=item.dtype, pin_memory=on_gpu)
+        single = self.net.backbone.preprocessing is not None and self.net.backbone.clip is None
+        return items[:, (middle := items.shape[1] // 2) : middle + 1] if single else items
 
     def _write(self, row: _OpenRow) -> Iterator[RowResult]:
         del self._open[row.id]

@@ -78,15 +78,13 @@ def find_attention_maps(
 ) -> dict[str, AttentionMap]:
     """video id -> attention map of its caption. The captioner is only read where `needs_captioner`."""
     maps = {row.video_id: _over_time(options, access, boxes, row) for row in rows}
-    if captioner is None:
-        return maps
-    if isinstance(options, VreOptions) and options.steps == 2:
+    if captioner and isinstance(options, VreOptions) and options.steps == 2:
         for batch, memory in _batches(captioner, access, rows, device):
             for row, frame in zip(batch, memory.extras["key_frame"].tolist(), strict=True):
                 times = _times(access, options.temporal, row.video_id)
                 if times is not None and frame < len(times):
                     maps[row.video_id] = replace(maps[row.video_id], key_time=float(times[int(frame)]))
-    if isinstance(options, G2lOptions) and options.regions is not None and boxes is not None:
+    if captioner and boxes and isinstance(options, G2lOptions) and options.regions is not None:
         for id, regions in _g2l_regions(captioner, options.regions, access, boxes, vocabulary, rows, device):
             maps[id] = replace(maps[id], regions=regions)
     return maps
@@ -134,9 +132,8 @@ def _over_time(
     if isinstance(options, TopDownOptions) and region_feature(options, access) == name:
         cells = int(access.about[name]["shape"][0])
         folded = weights[:, : steps * cells].reshape(len(weights), steps, cells)
-        times = _times(access, name, row.video_id)
+        times, frames = _times(access, name, row.video_id), np.arange(steps)
         if boxes is not None and times is not None:
-            frames = np.arange(steps)
             regions = tuple(_top_regions(word, frames, times, boxes, row.video_id) for word in folded)
         weights = folded.sum(-1)
     kept = weights if joined else weights[:, :steps]
@@ -149,7 +146,8 @@ def _top_regions(
     """One word's weights (K, O) over the O regions of the frames (K,) -> the regions that it attends to most."""
     found = []
     for n in np.argsort(-weights, axis=None, kind="stable")[:_REGIONS_PER_WORD]:
-        weight, frame, region = float(weights.flat[n]), int(frames[n // weights.shape[1]]), int(n % weights.shape[1])
+        step, region = divmod(int(n), weights.shape[1])
+        weight, frame = float(weights.flat[n]), int(frames[step])
         in_frame = boxes.in_frame(id, frame) if frame < len(times) else ()
         if weight >= _LEAST_WEIGHT and region < len(in_frame):
             found.append(Region(float(times[frame]), in_frame[region], weight))

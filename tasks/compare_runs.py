@@ -148,7 +148,7 @@ def read_names(recipe: Mapping[str, Any]) -> set[str]:
 def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
     """Each run against the first, where both were scored on the same videos with the same references."""
     first, found = runs[0], []
-    same = [run for run in runs if run.dataset == first.dataset and _same_test(run, first)]
+    same = [run for run in runs if run.dataset == first.dataset and run.scored[1] == first.scored[1]]
     meteor = all("METEOR" in run.metrics["corpus"] for run in same)
     captions = [run.scored[0] for run in same]
     scored = score_captions(captions, first.scored[1], meteor, None) if len(same) > 1 else []
@@ -165,11 +165,6 @@ def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
             differences.append(pages.ScoreDifference(name, s * one.value, s * one.low, s * one.high, one.p))
         found.append(pages.RunDifference(run.label, first.label, differences))
     return found
-
-
-def _same_test(run: _Run, first: _Run) -> bool:
-    (captions, truth), (other, other_truth) = run.scored, first.scored
-    return captions.keys() == other.keys() and truth == other_truth
 
 
 def _clips(runs: Sequence[_Run]) -> list[pages.ComparedClip]:

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from models.captioner import Captioner
 from models.captioners.vre.captioner import VreOptions
 from storage.errors import BadInput, MissingFeatures
 from storage.features.store import FeatureStore
+from storage.features.view import View
 from storage.files.atomic import write_json, write_parquet
 from storage.files.hashing import digest
 from storage.options import Options
@@ -72,17 +74,13 @@ def find_key_frames(
         reason = "no video has the features that the captioner reads"
         raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
     about = json.loads((context.path(features) / "features.json").read_bytes())
-    source = FeatureSource(
-        KEY_FRAMES,
-        digest(KEY_FRAMES, 1, captioner.key),
-        str(Path("..") / context.folder.relative_to(context.workspace.root) / "store"),
-        "the frame that the captioner trained before refocuses on",
-        about[net.temporal]["sampling"],
-        extracted=False,
-        random_weights=about[net.temporal]["random_weights"],
-        weights=captioner.key,
-    )
-    store = _write(context, source, access, net.temporal, path, References(context.path(text)), owed)
+    key, frames = digest(KEY_FRAMES, 1, captioner.key), about[net.temporal]
+    where = str(Path("..") / context.folder.relative_to(context.workspace.root) / "store")
+    words = "the frame that the captioner trained before refocuses on"
+    made = {"extracted": False, "random_weights": frames["random_weights"], "weights": captioner.key}
+    source = FeatureSource(KEY_FRAMES, key, where, words, frames["sampling"], **made)
+    finder = load_captioner(path, access, References(context.path(text)).vocabulary)
+    store = _write(context, source, access, finder, net.temporal, owed)
     found = {**read_rows(context.path(features)), KEY_FRAMES: owed}
     listed = ((name, id, key) for name, keys in found.items() for id, key in keys.items())
     write_parquet(context.folder / "rows.parquet", rows_table(listed))
@@ -97,13 +95,13 @@ def _write(
     context: StageContext,
     source: FeatureSource,
     access: FeatureAccess,
+    net: Captioner,
     temporal: str,
-    path: Path,
-    references: References,
     owed: dict[str, str],
-) -> Any:
+) -> View:
     """The key frame of every video that has none yet; the view of all of them."""
-    device, vocabulary = context.runtime.torch_device(), references.vocabulary
+    device = context.runtime.torch_device()
+    net.to(device)
     provenance = {
         "extractor_key": source.key,
         "name": source.name,
@@ -112,7 +110,6 @@ def _write(
     }
     store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), feature_shape=(1,))
     there = store.view().fresh(owed)
-    net = load_captioner(path, access, vocabulary).to(device)
     with progress_bar("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
         shown.update_to(len(there))
         # One by one: so neither batches nor other videos' lengths can change a choice.

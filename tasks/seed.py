@@ -109,10 +109,8 @@ class SeedOptions(Options):
                 "be trained; raise seeding.epochs, lower seeding.refocus_after, or set captioner.steps to 1"
             )
         if self.refocuses and (how.loss != "xe" or how.label_smoothing):
-            raise UsageError(
-                "vre with two steps is trained by plain cross-entropy of each; set seeding.loss to xe and "
-                "seeding.label_smoothing to 0"
-            )
+            reason = "vre with two steps is trained by plain cross-entropy of each"
+            raise UsageError(f"{reason}; set seeding.loss to xe and seeding.label_smoothing to 0")
         return self
 
 
@@ -142,10 +140,8 @@ def seed(
         objective = ReconstructionPhases(spoken, options)
     if isinstance(captioner, VreCaptioner) and options.refocuses:
         if Ranks().size > 1:
-            raise UsageError(
-                "vre with two steps remembers the reward of every caption, and that memory is not shared among processes; "
-                "set runtime.nproc to 1"
-            )
+            reason = "vre with two steps remembers the reward of every caption, and processes do not share that memory"
+            raise UsageError(f"{reason}; set runtime.nproc to 1")
         lengths = [len(caption) - 1 for id in data.ids for caption in data.captions[id]]  # with EOS, without BOS
         objective = RefocusPhases(captioner, spoken, options, sum(lengths) / len(lengths), rewards)
     training = Training(

@@ -85,8 +85,12 @@ def find_attention_maps(
                 if times is not None and frame < len(times):
                     maps[row.video_id] = replace(maps[row.video_id], key_time=float(times[int(frame)]))
     if captioner and boxes and isinstance(options, G2lOptions) and options.regions is not None:
-        for id, regions in _g2l_regions(captioner, options.regions, access, boxes, vocabulary, rows, device):
-            maps[id] = replace(maps[id], regions=regions)
+        for batch, memory in _batches(captioner, access, rows, device):
+            for row, words in zip(batch, _region_weights(captioner, vocabulary, batch, memory), strict=False):
+                times = _times(access, options.regions, row.video_id)
+                if times is not None:
+                    regions = tuple(_top_regions(*word, times, boxes, row.video_id) for word in words)
+                    maps[row.video_id] = replace(maps[row.video_id], regions=regions)
     return maps
 
 
@@ -169,33 +173,23 @@ def _batches(
         yield batch, memory
 
 
-def _g2l_regions(
-    captioner: Captioner,
-    name: str,
-    access: FeatureAccess,
-    boxes: RegionBoxes,
-    vocabulary: Vocabulary,
-    rows: Sequence[CaptionRow],
-    device: str,
-) -> Iterator[tuple[str, WordRegions]]:
-    """Decode the captions again, teacher-forced, and record which regions of which key frames each word attends to."""
+def _region_weights(
+    captioner: Captioner, vocabulary: Vocabulary, batch: Sequence[CaptionRow], memory: Any
+) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
+    """Decode the captions again, teacher-forced: for each word of each caption, its weights (K, O) of the O regions of the K key
+    frames, and these frames (K,)."""
     decoder = cast(GruDecoder, captioner.decoder)
     local = cast(G2lAttention, decoder.reader).local
     if local is None:
         return
-    for batch, memory in _batches(captioner, access, rows, device):
-        captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
-        recorded: list[tuple[Tensor, Tensor]] = []
-        hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.regions(*inputs)[:2]))  # noqa: B023
-        with torch.inference_mode():
-            state = decoder.start(memory)
-            for step in range(max(map(len, captions), default=0)):
-                previous = [words[min(step, len(words)) - 1] if step and words else BOS for words in captions]
-                _, state, _ = decoder.step(torch.tensor(previous, device=device), state, memory)
-        hook.remove()
-        for n, (row, words) in enumerate(zip(batch, captions, strict=True)):
-            times = _times(access, name, row.video_id)
-            if times is not None:
-                steps = ((weights[n].cpu().numpy(), frames[n].cpu().numpy()) for weights, frames in recorded)
-                of_words = zip(words, steps, strict=False)
-                yield row.video_id, tuple(_top_regions(*step, times, boxes, row.video_id) for _, step in of_words)
+    captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
+    recorded: list[tuple[Tensor, Tensor]] = []
+    hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.regions(*inputs)[:2]))
+    with torch.inference_mode():
+        state = decoder.start(memory)
+        for step in range(max(map(len, captions), default=0)):
+            previous = [words[min(step, len(words)) - 1] if step and words else BOS for words in captions]
+            _, state, _ = decoder.step(torch.tensor(previous, device=memory.mask.device), state, memory)
+    hook.remove()
+    for n, words in enumerate(captions):
+        yield [(weights[n].cpu().numpy(), frames[n].cpu().numpy()) for weights, frames in recorded[: len(words)]]

@@ -102,16 +102,11 @@ class CaptionData:
             raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
 
     def batches(
-        self,
-        size: int,
-        captions: int,
-        seed: int,
-        weights: Mapping[str, float] | None = None,
-        frame_dropout: float = 0.0,
+        self, size: int, captions: int, seed: int, weights: Mapping[str, float] | None = None, dropout: float = 0.0
     ) -> CaptionBatches:
-        indices = self.references.caption_indices("train")
-        how = (size, captions, seed, weights, None, frame_dropout)
-        return CaptionBatches(self.access, self.captions, indices, self.ids, *how)
+        """`size` videos with `captions` captions each; `dropout` of frames."""
+        how = (self.references.caption_indices("train"), self.ids, size, captions, seed, weights, None, dropout)
+        return CaptionBatches(self.access, self.captions, *how)
 
     def metadata(self, **options: Any) -> dict[str, Any]:
         """What the checkpoint says of a model that was trained on this."""

@@ -111,20 +111,18 @@ def run_training(context: StageContext, training: Training, resumed: Resumed | N
     resumed = resumed or resume(context.folder)
     for name, wanted in training.metadata.items() if resumed.values else ():
         if (found := resumed.values.get("about", {}).get(name)) != wanted:
-            raise Mismatch(
-                f"the checkpoint in {context.folder} was trained with {name} {found!s:.60}, not {wanted!s:.60}; it belongs to "
-                "another training: remove it, and this one starts from its beginning"
-            )
+            other = f"the checkpoint in {context.folder} was trained with {name} {found!s:.60}, not {wanted!s:.60}"
+            remedy = "it belongs to another training: remove it, and this one starts from its beginning"
+            raise Mismatch(f"{other}; {remedy}")
     ranks.broadcast(0)  # all have read the checkpoint: from now on it may be replaced
     state = TrainerState.from_json(resumed.values) if resumed.values else TrainerState()
     if ranks.is_main_process and not resumed.values and training.evaluate_start is not None:
         point, state.best = training.evaluate_start()
         state.history.append(point)
-    checkpoints = LastCheckpoints(context.folder / LAST, context.runtime.checkpoints)
     if not state.stopped:
-        _train(context, training, resumed, state, ranks, checkpoints)
+        _train(context, training, resumed, state)
     if ranks.is_main_process:
-        checkpoints.remove()
+        LastCheckpoints(context.folder / LAST, context.runtime.checkpoints).remove()
         (context.folder / BAD_BATCH).unlink(missing_ok=True)
     return TrainerState.from_json(ranks.gather(asdict(state) if ranks.is_main_process else {})[0])
 
@@ -143,30 +141,16 @@ def train(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Progress]:
         raise LongtakeError(f"{error}; the batch is listed in {folder / BAD_BATCH}") from error
 
 
-def _train(
-    context: StageContext,
-    training: Training,
-    resumed: Resumed,
-    state: TrainerState,
-    ranks: Ranks,
-    checkpoints: LastCheckpoints,
-) -> None:
-    runtime, curve, saved = context.runtime, CurveArtifact(training.label), time.monotonic()
+def _train(context: StageContext, training: Training, resumed: Resumed, state: TrainerState) -> None:
+    runtime, ranks, curve, saved = context.runtime, Ranks(), CurveArtifact(training.label), time.monotonic()
+    checkpoints = LastCheckpoints(context.folder / LAST, runtime.checkpoints)
     steps_done = resumed.state.values["step"] if resumed.state else 0
     total = training.options.epochs * training.batches.steps_per_epoch
     if runtime.compile_training:
         compile_modules(training.model)
-    steps = train(
-        context.folder,
-        training.model,
-        training.objective,
-        training.batches,
-        training.options,
-        resumed.state,
-        runtime.torch_device(),
-        ranks,
-        half=runtime.training_precision == "bfloat16",
-    )
+    what = (training.model, training.objective, training.batches, training.options)
+    device, half = runtime.torch_device(), runtime.training_precision == "bfloat16"
+    steps = train(context.folder, *what, resumed.state, device, ranks, half=half)
     with progress_bar(training.label, total, "steps", steps_done) if ranks.is_main_process else nullcontext() as bar:
         for progress in steps:
             metrics = {**progress.losses, **ranks.mean(training.metrics(), progress.videos)}

@@ -56,10 +56,8 @@ def _java_is_there_now(context: StageContext) -> str:
 def _spice_jars() -> Path:
     """Jars are programs: the machine says which, never a recipe, which may come from anybody."""
     if not (folder := os.environ.get("LONGTAKE_SPICE_JARS")):
-        raise UsageError(
-            "evaluation.spice is set, but LONGTAKE_SPICE_JARS does not name the folder with the CoreNLP 3.6.0 jars; set it "
-            "where stages run, or leave SPICE out"
-        )
+        reason = "LONGTAKE_SPICE_JARS does not name the folder with the CoreNLP 3.6.0 jars"
+        raise UsageError(f"evaluation.spice is set, but {reason}; set it where stages run, or leave SPICE out")
     return Path(folder).expanduser()
 
 
@@ -130,14 +128,11 @@ def _no_java() -> bool:
 
 def _no_retrieval(most: int, videos: int) -> str:
     """Why self-retrieval is not computed; empty if it is."""
-    if most == 0:
-        return "not asked for"
-    if videos > most:
-        return (
-            f"the split has {videos:,} videos; it is computed for up to {most:,}, because its cost grows with the square: "
-            f"'--set evaluation.self_retrieval={videos}' computes it all the same"
-        )
-    return ""
+    if 0 < most < videos:
+        reason = f"it is computed for up to {most:,}, because its cost grows with the square"
+        remedy = f"'--set evaluation.self_retrieval={videos}' computes it all the same"
+        return f"the split has {videos:,} videos; {reason}: {remedy}"
+    return "" if most else "not asked for"
 
 
 def mask_attention(

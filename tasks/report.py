@@ -84,21 +84,18 @@ def report(
 ) -> StageResult:
     """`captioners` are those that captioned; `refocused` is the captioner that found the key frames of VRE's third phase."""
     stages = (catalogue, text, *frame_plans, tagger, features, neighbours, refocused, *seeded, key_frames, *boosted)
-    run = _Run(
-        context=context,
-        shown=options.shown,
-        recipe=options.recipe,
-        catalogue=catalogue,
-        text=text,
-        extraction=features,
-        features=key_frames or features,
-        captioner_ref=captioners[0],
-        captions=captions,
-        scores=scores,
-        phases={"seeding": seeded[:1], "boosting": boosted[:1], "tagger": (tagger,) if tagger else ()},
-        neighbours=neighbours,
-        stages=tuple(ref for ref in (*stages, captions, scores) if ref is not None),
-    )
+    named: dict[str, ArtifactRef | None] = {
+        "catalogue": catalogue,
+        "text": text,
+        "captions": captions,
+        "scores": scores,
+    }
+    named |= {"extraction": features, "features": key_frames or features, "captioner": captioners[0]}
+    named |= {"tagger": tagger, "neighbours": neighbours, "seeding": seeded[0] if seeded else None}
+    named["boosting"] = boosted[0] if boosted else None
+    folders = {name: context.path(ref) for name, ref in named.items() if ref is not None}
+    refs = tuple(ref for ref in (*stages, captions, scores) if ref is not None)
+    run = _Run(context, options.shown, options.recipe, folders, refs)
     page = _page(run)
     write_frame_images(context.folder, run.pictures)
     write_text(context.folder / "report.html", render_report(page))
@@ -112,39 +109,29 @@ class _Run:
     context: StageContext
     shown: ReportOptions
     recipe: dict[str, Any]
-    catalogue: ArtifactRef
-    text: ArtifactRef
-    extraction: ArtifactRef
-    features: ArtifactRef
-    """what the captioner reads: the extraction, or with the key frames beside it"""
-    captioner_ref: ArtifactRef
-    """of an ensemble the first"""
-    captions: ArtifactRef
-    scores: ArtifactRef
-    phases: Mapping[str, tuple[ArtifactRef, ...]]
-    """the trainings whose curves are shown"""
-    neighbours: ArtifactRef | None
+    folders: Mapping[str, Path]
+    """of what it made; "features" is what the captioner reads: the extraction, or with the key frames beside it"""
     stages: tuple[ArtifactRef, ...]
 
     @cached_property
     def table(self) -> Catalogue:
-        return Catalogue(self.context.path(self.catalogue), self.context.data)
+        return Catalogue(self.folders["catalogue"], self.context.data)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        return read_scores(self.context.path(self.scores))
+        return read_scores(self.folders["scores"])
 
     @cached_property
     def references(self) -> References:
-        return References(self.context.path(self.text))
+        return References(self.folders["text"])
 
     @cached_property
     def captioned(self) -> list[CaptionRow]:
-        return read_captions(self.context.path(self.captions))
+        return read_captions(self.folders["captions"])
 
     @cached_property
     def checkpoint(self) -> Path:
-        return self.context.path(self.captioner_ref) / "captioner.safetensors"
+        return self.folders["captioner"] / "captioner.safetensors"
 
     @cached_property
     def captioner(self) -> CaptionerOptions:
@@ -153,7 +140,7 @@ class _Run:
 
     @cached_property
     def access(self) -> FeatureAccess:
-        return FeatureAccess.for_captioner(self.context.workspace, self.context.path(self.features), self.captioner)
+        return FeatureAccess.for_captioner(self.context.workspace, self.folders["features"], self.captioner)
 
     @cached_property
     def rows(self) -> list[CaptionRow]:
@@ -172,8 +159,8 @@ class _Run:
 
 def _page(run: _Run) -> ReportPage:
     recipe, metrics, about = run.recipe, run.metrics, run.access.about
-    kind, done = recipe["dataset"]["kind"], read_done(run.context.path(run.scores))
-    folders = {phase: run.context.path(refs[0]) for phase, refs in run.phases.items() if refs}
+    kind, done = recipe["dataset"]["kind"], read_done(run.folders["scores"])
+    phases = {phase: run.folders[phase] for phase in ("seeding", "boosting", "tagger") if phase in run.folders}
     clips, not_shown = _clips(run)
     problems = gather_problems(run.context.workspace, run.stages)
     benchmark = BENCHMARKS.get(kind)
@@ -187,7 +174,7 @@ def _page(run: _Run) -> ReportPage:
         critical_warnings=description.random_weight_warnings(about),
         warnings=description.warnings(metrics),
         scores=run_scores(metrics),
-        curves=run_curves(phase_points(folders)),
+        curves=run_curves(phase_points(phases)),
         masking=masking_curve(metrics),
         clips=list(clips.values()),
         not_shown=not_shown,
@@ -266,7 +253,7 @@ def _region_boxes(run: _Run) -> tuple[attention.RegionBoxes | None, list[str]]:
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
     return attention.RegionBoxes(
-        boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (beside,))
+        boxes=FeatureAccess.open(run.context.workspace, run.folders["extraction"], (beside,))
     ), []
 
 
@@ -276,9 +263,9 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     trained = {name: named[name] for name in run.access.names if named.get(name, {}).get("weights") == "trained"}
     kept = [name for name, made in trained.items() if made.get("over_time") == "keep" and not made.get("only")]
     name = next((name for name in kept if trained[name].get("output") in ("rows", "words")), None)
-    if name is None or not run.phases["tagger"]:
+    if name is None or "tagger" not in run.folders:
         return {}
-    checkpoint = Checkpoint.load(run.context.path(run.phases["tagger"][0]) / "tagger.safetensors")
+    checkpoint = Checkpoint.load(run.folders["tagger"] / "tagger.safetensors")
     net, words, found = load_tagger(checkpoint), checkpoint.values["words"], {}
     for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
         rows = run.access.read([row.video_id])[0][name]
@@ -294,7 +281,7 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
 def _near_duplicates(run: _Run, clips: Mapping[str, ReportClip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
-    access = FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (feature,))
+    access = FeatureAccess.open(run.context.workspace, run.folders["extraction"], (feature,))
     references = run.references.sentences(run.metrics["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
     most, device = run.shown.near_duplicates, run.context.runtime.torch_device()
@@ -304,9 +291,9 @@ def _near_duplicates(run: _Run, clips: Mapping[str, ReportClip]) -> list[Duplica
 
 def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
     """(split, pair) of the videos closest to training videos, where the recipe looks for nearest neighbours."""
-    if run.neighbours is None:
+    if "neighbours" not in run.folders:
         return []
-    table = Neighbours.open(run.context.path(run.neighbours))
+    table = Neighbours.open(run.folders["neighbours"])
     captions = {id: texts for split in SPLITS for id, texts in run.references.texts(split).items()}
     most = run.shown.near_duplicates
     return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
@@ -315,7 +302,7 @@ def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
 def _stage_lines(run: _Run) -> Sequence[StageLine]:
     """The stages that this page was made from; those are reused that were done before the newest run with these scores began."""
     runs = load_runs(run.context.workspace)
-    past = next((past for past in runs if ("evaluate", run.scores.key) in past.stages.values()), None)
+    past = next((past for past in runs if ("evaluate", run.folders["scores"].name) in past.stages.values()), None)
     labels = {key: label for label, (_, key) in past.stages.items()} if past else {}
     lines = []
     for ref in run.stages:

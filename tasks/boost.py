@@ -90,10 +90,8 @@ class BoostingOptions(FitOptions):
         if isinstance(self.baseline, SampleBaseline) and self.samples < 2:
             raise ValueError("baseline b2 compares the samples of a video with each other: set samples to 2 or more")
         if isinstance(self.baseline, TruthBaseline) and self.global_reward is not None:
-            raise ValueError(
-                "baseline b1 knows what true captions score, not how well they fit their video in this batch: with "
-                "global_reward choose second_sample, scst, b2 or none"
-            )
+            reason = "baseline b1 knows what true captions score, not how well they fit their video in this batch"
+            raise ValueError(f"{reason}: with global_reward choose second_sample, scst, b2 or none")
         return self
 
 
@@ -167,13 +165,8 @@ def boost(
     )
     trained = run_training(context, training)
     history, best = trained.history, trained.best
-    summary = {
-        "epochs": len(history) - 1,
-        "best_epoch": best.epoch + 1,
-        "val_cider": best.score,
-        "start_cider": history[0].get("val_cider", -1.0),
-        "reward": history[-1]["reward"],
-    }
+    summary: dict[str, Any] = {"epochs": len(history) - 1, "best_epoch": best.epoch + 1, "val_cider": best.score}
+    summary |= {"start_cider": history[0].get("val_cider", -1.0), "reward": history[-1]["reward"]}
     if warned := [point for point in history if "warning" in point]:
         first = warned[0]
         summary["warning"] = (
@@ -231,10 +224,9 @@ def _open_global_reward(
     """The reward of captions for the videos `ids`, which it addresses by their indices. A video without the features that the
     embedding reads is left out of all comparisons."""
     if embedding is None or (neighbours is None and options.neighbour):
-        raise UsageError(
-            "the global reward compares captions by an embedding, and with nearest neighbours; add the sections "
-            "'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
-        )
+        reason = "the global reward compares captions by an embedding, and with nearest neighbours"
+        remedy = "add the sections 'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
+        raise UsageError(f"{reason}; {remedy}")
     device, path = context.runtime.torch_device(), context.path(embedding) / "embedding.safetensors"
     access = FeatureAccess.open(context.workspace, context.path(features), embedding_options(path).features)
     net = load_embedding(path, access, references.vocabulary).to(device)

@@ -98,16 +98,13 @@ class SeedOptions(Options):
     def _all_of_it_is_trained(self) -> Self:
         how = self.seeding
         if self.rebuilds and how.reconstruction_after >= how.epochs:
-            raise UsageError(
-                f"seeding.reconstruction_after is {how.reconstruction_after} of {how.epochs} epochs, so the reconstructor "
-                "would never be trained; raise seeding.epochs, lower seeding.reconstruction_after, or set "
-                "seeding.reconstruction to 0"
-            )
+            reason = f"seeding.reconstruction_after is {how.reconstruction_after} of {how.epochs} epochs"
+            remedy = "raise seeding.epochs, lower seeding.reconstruction_after, or set seeding.reconstruction to 0"
+            raise UsageError(f"{reason}, so the reconstructor would never be trained; {remedy}")
         if self.refocuses and how.refocus_after >= how.epochs:
-            raise UsageError(
-                f"seeding.refocus_after is {how.refocus_after} of {how.epochs} epochs, so the second step of vre would never "
-                "be trained; raise seeding.epochs, lower seeding.refocus_after, or set captioner.steps to 1"
-            )
+            reason = f"seeding.refocus_after is {how.refocus_after} of {how.epochs} epochs"
+            remedy = "raise seeding.epochs, lower seeding.refocus_after, or set captioner.steps to 1"
+            raise UsageError(f"{reason}, so the second step of vre would never be trained; {remedy}")
         if self.refocuses and (how.loss != "xe" or how.label_smoothing):
             reason = "vre with two steps is trained by plain cross-entropy of each"
             raise UsageError(f"{reason}; set seeding.loss to xe and seeding.label_smoothing to 0")

@@ -235,10 +235,9 @@ def _check_address(runtime: Runtime) -> None:
         raise _no_answer(runtime, error) from error
     # A worker process keeps the first server that it reported to, and the embedded one ends with this run.
     if not PREFECT_API_URL.value():
-        raise UsageError(
-            f"the workers at {address} live on after this run, so they need a Prefect server that does: start one where "
-            "they can reach it ('prefect server start') and set PREFECT_API_URL to its address"
-        )
+        reason = f"the workers at {address} live on after this run, so they need a Prefect server that does"
+        remedy = "start one where they can reach it ('prefect server start') and set PREFECT_API_URL to its address"
+        raise UsageError(f"{reason}: {remedy}")
 
 
 def _no_answer(runtime: Runtime, error: Exception) -> UsageError:

@@ -2,8 +2,7 @@
 
 tagger     the small net that learnt "video to words" on the training split (no download)
 backbone   a published net by the name that people know it by: 2D, 3D, regions or sound
-imported   features that the user brought with 'longtake features import'
-"""
+imported   features that the user brought with 'longtake features import'"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ name, is not extracted again."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import Field
@@ -194,7 +194,7 @@ class FileCaptioner:
             problems += _file_problems([*stages.problems(), *bad], paths_of | clip_paths)
             content_of = {path: content for content, paths in paths_of.items() for path in paths}
             captioned = [
-                found[clip.id].at(path)
+                replace(found[clip.id], path=path)
                 for path in dict.fromkeys(files)
                 for clip in clips.get(content_of.get(path, ""), ())
                 if clip.id in found
@@ -204,7 +204,7 @@ class FileCaptioner:
             if not keep_tables:
                 stages.discard()
 
-    def _captions(self, folder: Path, table: Catalogue, ids: list[str], n_best: int) -> dict[str, _RankedClip]:
+    def _captions(self, folder: Path, table: Catalogue, ids: list[str], n_best: int) -> dict[str, ClipCaption]:
         """clip id -> its captions, where it has all features: the one that an evaluation would give, then others, from the
         run's own search where it is wide enough, else from a wider one."""
         trained, device = self.trained, self.trained.runtime.torch_device()
@@ -224,23 +224,10 @@ class FileCaptioner:
         found = {}
         for id, (own_best, *_), many in zip(ids, captions, best, strict=True):
             others = [row for row in many if row.caption != own_best.caption][: n_best - 1]
-            about = (table.records[id].segment, durations[id])
-            found[id] = _RankedClip(*about, (own_best, *others), _times(access, id, own_best))
+            segment = table.records[id].segment
+            where = (table.path_of(id), segment or (0.0, durations[id]), segment is None)
+            found[id] = ClipCaption(*where, own_best, (own_best, *others), _times(access, id, own_best))
         return found
-
-
-@dataclass(frozen=True)
-class _RankedClip:
-    """The captions of a clip, whichever file holds it."""
-
-    segment: TimeSpan | None
-    duration: float
-    best: tuple[CaptionRow, ...]
-    times: tuple[float, ...] | None
-
-    def at(self, path: Path) -> ClipCaption:
-        segment = self.segment or (0.0, self.duration)
-        return ClipCaption(path, segment, self.segment is None, self.best[0], self.best, self.times)
 
 
 def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[Problem]]:

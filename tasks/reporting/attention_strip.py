@@ -1,7 +1,5 @@
-"""The attention strip of a clip: its frames side by side, a bar per attention position below them, boxes over them.
-
-Here frames, weights and boxes become the values that templates/attention_strip.html.j2 draws and that
-templates/attention_strip.js changes when a word of the caption is pointed at."""
+"""The attention strip of a clip: its frames side by side, a bar per attention position below them, boxes over them. These are
+the values that templates/attention_strip.html.j2 draws; attention_strip.js changes them when a word is pointed at."""
 
 from __future__ import annotations
 

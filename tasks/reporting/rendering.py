@@ -36,7 +36,9 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def render_report(page: ReportPage) -> str:
     """The page of one run as one HTML document. The same page gives the same text."""
-    ranked_by = _ranking_score(page.clips)
+    # the score that best and worst are about: CIDEr where there is one, else the first score any clip has
+    names = list(dict.fromkeys(name for clip in page.clips for name in clip.scores))
+    ranked_by = "CIDEr" if "CIDEr" in names else next(iter(names), "")
     ordered = _most_ordinary_first(page.clips, ranked_by)
     ascending = any(score.name == ranked_by and not score.higher_is_better for score in page.scores)
     seconds = [finite(stage.seconds) or 0.0 for stage in page.stages]
@@ -115,12 +117,6 @@ def _environment() -> Environment:
 
 def _charts(curves: Sequence[Curve]) -> list[str]:
     return [line_chart(curve.title, curve.x_label, curve.y_label, curve.series) for curve in curves]
-
-
-def _ranking_score(clips: Sequence[ReportClip]) -> str:
-    """The score that best and worst are about: CIDEr where there is one, else the first score any clip has."""
-    names = list(dict.fromkeys(name for clip in clips for name in clip.scores))
-    return "CIDEr" if "CIDEr" in names else names[0] if names else ""
 
 
 def _most_ordinary_first(clips: Sequence[ReportClip], ranked_by: str) -> list[ReportClip]:

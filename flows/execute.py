@@ -65,13 +65,13 @@ def execute(call: FlowCall[_T], inside_flow: bool = False) -> _T:
     from prefect.settings import PREFECT_HOME
 
     from flows.orchestration.crash_recovery import TAG, noted_runs
-    from flows.orchestration.embedded_server import started, wait_for_history
+    from flows.orchestration.embedded_server import prefect_api, wait_for_history
     from tasks.framework.prefect_task import BEGUN
 
     if not inside_flow:
         console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
     name = call.title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
-    with nullcontext() if inside_flow else started(), noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
+    with nullcontext() if inside_flow else prefect_api(), noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
         before = BEGUN.count
         prefect_flow = flow(name=call.name, flow_run_name=name, on_running=[note], validate_parameters=False)
         state: Any = prefect_flow(call.function)(**call.parameters, return_state=True)
@@ -147,7 +147,7 @@ def tell_of_step(step: StageRun, count: int, computed: bool, seconds: float) -> 
     _print_step(step, f"{seconds:.1f} s" if computed else "cached", count)
     told, extracted = step_title(step), _extracted(step) if computed else ""
     if extracted:
-        console.print(f"  [dim]{extracted}[/]", highlight=False)
+        console.print_line(f"  [dim]{extracted}[/]")
     if computed:
         told = "; ".join(filter(None, (told, f"{count} items in {seconds:.1f} s", extracted)))
     get_run_logger().info(told)
@@ -167,7 +167,7 @@ def _print_step(step: StageRun, note: str, count: int) -> None:
     mark = "[dim]=[/]" if note == "cached" else "[green]✓[/]"
     why = f"[dim]{escape(step.reason)}[/]" if step.to_do and note != "cached" else ""
     line = f"{mark} {escape(f'{step.label:<24}')} {count:>7} items  {note:>8}  {why}"
-    console.print(line, highlight=False, soft_wrap=True)
+    console.print_line(line)
 
 
 def cached_outcome(plan: Plan, quiet: bool = False) -> RunOutcome:

@@ -15,8 +15,8 @@ from flows.cli.options import (
     RecipeArgument,
     SetOption,
     WorkspaceOption,
+    command_line,
     existing,
-    typed,
 )
 from flows.cli.printing import out
 from storage.errors import UsageError
@@ -46,7 +46,7 @@ def frames(
     if not steps:
         raise UsageError(f"recipe '{recipe}' samples no frames: all its features are imported or heard")
     if absent := next((step for step in steps if not step.completion), None):
-        command = typed(space, "extract", recipe)
+        command = command_line(space, "extract", recipe)
         raise UsageError(f"{absent.label} is not computed yet ({absent.reason}); '{command}' computes it")
     rows: list[dict[str, Any]] = []
     for step in steps:

@@ -35,7 +35,7 @@ def gpu_slot(run: StageRun) -> Iterator[None]:
         yield
         return
     limit = run.runtime.concurrency_limit
-    console.print(f"  {run.label}: takes a slot of '{limit}'", highlight=False, markup=False)
+    console.print_line(f"  {run.label}: takes a slot of '{limit}'", markup=False)
     # A renewal that fails, because the server restarts, must not end hours of training.
     how: dict[str, Any] = {"lease_duration": LEASE_SECONDS, "strict": True, "raise_on_lease_renewal_failure": False}
     with ExitStack() as held:

@@ -29,6 +29,10 @@ class PlainConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
 
+    def print_line(self, text: str, markup: bool = True) -> None:
+        """Print one line as it is: numbers are not coloured, and a long line is the terminal's to wrap."""
+        self.print(text, markup=markup, highlight=False, soft_wrap=True)
+
 
 console = PlainConsole(stderr=True)
 
@@ -54,7 +58,7 @@ class ProgressBar:
             self._display.update(self._row, completed=count, postfix=escape(postfix))
         elif now - self._last_line >= _LINE_EVERY:
             self._last_line = now
-            console.print(f"  {self.label}: {self._text(now)} {postfix}".rstrip(), highlight=False, markup=False)
+            console.print_line(f"  {self.label}: {self._text(now)} {postfix}".rstrip(), markup=False)
         if self._artifact and now - self._last_artifact >= _ARTIFACT_EVERY:
             self._last_artifact = now
             self._update_artifact(f"{self._text(now)} {postfix}")

@@ -125,7 +125,7 @@ class StageRun:
         do, such as to hold a GPU's slot; `title` is what Prefect calls the task run."""
 
         def wait_for(holder: str) -> None:
-            console.print(f"  {self.label}: {holder} is at it; waiting", highlight=False, markup=False)
+            console.print_line(f"  {self.label}: {holder} is at it; waiting", markup=False)
 
         with self.workspace.lock(lock_name(self.stage.name, self.ref.key), wait_for):
             if force:

@@ -168,10 +168,8 @@ def boost(
     summary: dict[str, Any] = {"epochs": len(history) - 1, "best_epoch": best.epoch + 1, "val_cider": best.score}
     summary |= {"start_cider": history[0].get("val_cider", -1.0), "reward": history[-1]["reward"]}
     if warned := [point for point in history if "warning" in point]:
-        first = warned[0]
-        summary["warning"] = (
-            f"boosting collapsed in {len(warned)} epochs, first in {first['epoch']}: {first['warning']}"
-        )
+        first = f"first in {warned[0]['epoch']}: {warned[0]['warning']}"
+        summary["warning"] = f"boosting collapsed in {len(warned)} epochs, {first}"
     return StageResult(len(history) - 1, summary)
 
 
@@ -187,10 +185,8 @@ def policy_gradient(
     index, table = open_index(references)
     consensus = Consensus(index, how.reward, table.origin.eos)
     reward: Reward = consensus
-    truth: Tensor | None = None
-    if isinstance(
-        how.baseline, TruthBaseline
-    ):  # what true captions earn on average, each compared with the others: (V,)
+    truth: Tensor | None = None  # what true captions earn on average, each compared with the others: (V,)
+    if isinstance(how.baseline, TruthBaseline):
         weights = open_weights(references)
         scores = {score: weights.of_references(score, table) for score in consensus.options.weights}
         truth = torch.from_numpy(truth_means(consensus.mix(scores), table.videos))

@@ -163,7 +163,6 @@ def _extract(
         return counts
     sources: dict[str, FeatureSource] = context.prepared
     ids = [id for id in catalogue.usable_keys if any(id in rows for rows in pending.values())]
-
     features = []
     for name, rows in pending.items():
         source, plan = sources[name], sources[name].sampling or ""
@@ -203,8 +202,8 @@ def _settle(
         view = FeatureStore.open(context.workspace.features / source.store).view()
         keys = catalogue.usable_keys
         if not source.extracted:  # imported rows have keys of their own, and the newest row of a video counts
-            columns = (view.table()[column].to_pylist() for column in ("video_id", "video_key"))
-            keys = {id: key for id, key in zip(*columns, strict=True) if id in catalogue.records}
+            all_rows = view.table().select(["video_id", "video_key"]).to_pylist()
+            keys = {row["video_id"]: row["video_key"] for row in all_rows if row["video_id"] in catalogue.records}
         rows += ((name, id, keys[id]) for id in sorted(view.fresh(keys)))
         failed = context.file_cache.failures(source.key) if source.extracted else {}
         for id, key in catalogue.usable_keys.items():

@@ -22,8 +22,7 @@ from storage.workspace import Workspace
 from tasks.extraction.extractors import ImportedFeature, TaggerFeature, sampling_of
 from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.runtime import Runtime
-from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, execute_here
-from tasks.inference.user_files import Captioned, Cut, FileCaptioner
+from tasks.inference.user_files import Captioned, Cut, ExecuteStage, FileCaptioner, TrainedRun, execute_here
 
 
 class VideoCaptioner:

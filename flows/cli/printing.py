@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from storage.records import Problem
-from tasks.framework.console import PlainConsole
+from tasks.framework.progress import PlainConsole
 
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
     from flows.execute import RunOutcome

@@ -121,7 +121,7 @@ def boost(
     data = CaptionData(context, text, access)
     references = data.references
     captioner = load_captioner(start, access, references.vocabulary).to(device)
-    beyond: GlobalJudge | None = None
+    beyond: OpenGlobalReward | None = None
     if how.global_reward is not None:
         beyond = partial(_open_global_reward, context, how.global_reward, references, features, embedding, neighbours)
     policy = policy_gradient(references, how, options.max_words, beyond)
@@ -173,15 +173,15 @@ def boost(
     return StageResult(len(history) - 1, summary)
 
 
-GlobalJudge = Callable[[Sequence[str]], Reward]
-"""the ids of the videos in the order of their numbers -> the global reward of captions for them"""
+OpenGlobalReward = Callable[[Sequence[str]], Reward]
+"""the ids of the videos in the order of their indices -> the global reward of captions for them"""
 
 
 def policy_gradient(
-    references: References, how: BoostingOptions, max_words: int, judge: GlobalJudge | None = None
+    references: References, how: BoostingOptions, max_words: int, global_reward: OpenGlobalReward | None = None
 ) -> PolicyGradient:
     """The loss with the tables of the training split behind its rewards; tables made for other words are refused. What
-    `judge` gives is added to them."""
+    `global_reward` gives is added to them."""
     index, table = open_index(references)
     consensus = Consensus(index, how.reward, table.origin.eos)
     reward: Reward = consensus
@@ -192,10 +192,10 @@ def policy_gradient(
         truth = torch.from_numpy(truth_means(consensus.mix(scores), table.videos))
     if how.word_rewards is not None:
         reward = LocalDiscriminative(index, how.word_rewards, table.origin.eos)
-    if judge is not None:
-        reward = SumOfRewards(judge(table.video_ids), reward)
-    numbers = {id: number for number, id in enumerate(table.video_ids)}
-    return PolicyGradient(reward, numbers, how.samples, max_words, how.baseline, truth, how.temperature, how.dropout)
+    if global_reward is not None:
+        reward = SumOfRewards(global_reward(table.video_ids), reward)
+    indices = {id: index for index, id in enumerate(table.video_ids)}
+    return PolicyGradient(reward, indices, how.samples, max_words, how.baseline, truth, how.temperature, how.dropout)
 
 
 def _watched(epoch: int, means: dict[str, float], how: BoostingOptions) -> dict[str, Any]:

@@ -179,13 +179,13 @@ def _clips(runs: Sequence[_Run]) -> list[pages.ComparedClip]:
         top = [label for label, value in known.items() if value == max(known.values())]
         images = next((pictures[run.label][id] for run in of if id in pictures[run.label]), NO_IMAGES)
         first, last = (known.get(run.label) for run in (runs[0], runs[-1]))
-        said = {run.label: run.rows[id].caption for run in of if id in run.rows}
+        captions = {run.label: run.rows[id].caption for run in of if id in run.rows}
         clips.append(
             pages.ComparedClip(
                 video_id=id,
                 split=split,
                 captions=[
-                    pages.RunCaption(each, said.get(each), known.get(each), top == [each] and len(known) > 1)
+                    pages.RunCaption(each, captions.get(each), known.get(each), top == [each] and len(known) > 1)
                     for each in (run.label for run in runs)
                 ],
                 references=next((run.texts[id] for run in of if id in run.texts), ()),

@@ -69,8 +69,8 @@ def find_key_frames(
         raise BadInput(f"a captioner of kind '{net.kind}' {reason}")
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
     rows = access.rows[net.temporal]
-    owed = {id: rows[id] for id in access.usable(sorted(rows))}
-    if not owed:
+    pending = {id: rows[id] for id in access.usable(sorted(rows))}
+    if not pending:
         reason = "no video has the features that the captioner reads"
         raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
     about = json.loads((context.path(features) / "features.json").read_bytes())
@@ -80,15 +80,15 @@ def find_key_frames(
     made = {"extracted": False, "random_weights": frames["random_weights"], "weights": captioner.key}
     source = FeatureSource(KEY_FRAMES, key, where, words, frames["sampling"], **made)
     finder = load_captioner(path, access, References(context.path(text)).vocabulary)
-    store = _write(context, source, access, finder, net.temporal, owed)
-    found = {**read_rows(context.path(features)), KEY_FRAMES: owed}
+    store = _write(context, source, access, finder, net.temporal, pending)
+    found = {**read_rows(context.path(features)), KEY_FRAMES: pending}
     listed = ((name, id, key) for name, keys in found.items() for id, key in keys.items())
     write_parquet(context.folder / "rows.parquet", rows_table(listed))
     shape: dict[str, Any] = {"size": 1, "shape": [1]}
     write_json(context.folder / "features.json", {**about, KEY_FRAMES: {**source.to_json(), **shape}})
-    middles = {id: len(access.views[net.temporal].read(id, key)) // 2 for id, key in owed.items()}
-    moved = sum(int(store.read(id, key)[0, 0]) != middles[id] for id, key in owed.items())
-    return StageResult(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
+    middles = {id: len(access.views[net.temporal].read(id, key)) // 2 for id, key in pending.items()}
+    moved = sum(int(store.read(id, key)[0, 0]) != middles[id] for id, key in pending.items())
+    return StageResult(len(pending), {"videos": len(pending), "away_from_the_middle": round(moved / len(pending), 6)})
 
 
 def _write(
@@ -97,7 +97,7 @@ def _write(
     access: FeatureAccess,
     net: Captioner,
     temporal: str,
-    owed: dict[str, str],
+    pending: dict[str, str],
 ) -> View:
     """The key frame of every video that has none yet; the view of all of them."""
     device = context.runtime.torch_device()
@@ -109,18 +109,18 @@ def _write(
         "weights": source.weights,
     }
     store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), feature_shape=(1,))
-    there = store.view().fresh(owed)
-    with progress_bar("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
+    there = store.view().fresh(pending)
+    with progress_bar("finding key frames", len(pending), "videos") as shown, store.writer() as writer:
         shown.update_to(len(there))
         # One by one: so neither batches nor other videos' lengths can change a choice.
-        for id in (id for id in owed if id not in there):
+        for id in (id for id in pending if id not in there):
             with torch.inference_mode():
                 frame = int(net.encode(*access.read([id], device)).extras["key_frame"][0])
             if frame > _MOST:
                 reason = f"rows beyond {_MOST} cannot be told apart in float16"
                 raise BadInput(f"the key frame of {id} is row {frame} of '{temporal}'; {reason}: sample fewer frames")
-            times = access.views[temporal].pts(id, owed[id])
+            times = access.views[temporal].pts(id, pending[id])
             time = None if times is None else times[frame : frame + 1]
-            writer.add(id, owed[id], np.array([[frame]], np.float32), time)
+            writer.add(id, pending[id], np.array([[frame]], np.float32), time)
             shown.advance()
     return store.view()

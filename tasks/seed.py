@@ -131,16 +131,16 @@ def seed(
     found = resume(context.folder)
     rewards = RewardMemory(found.values.get("rewards"))
     term = DiscriminativeCrossEntropy if how.loss == "dxe" else CrossEntropy
-    spoken = Objective(**{how.loss: (1.0, term(how.label_smoothing, how.scheduled_sampling))})
-    objective: Objective | ReconstructionPhases | RefocusPhases = spoken
+    caption_loss = Objective(**{how.loss: (1.0, term(how.label_smoothing, how.scheduled_sampling))})
+    objective: Objective | ReconstructionPhases | RefocusPhases = caption_loss
     if options.rebuilds:
-        objective = ReconstructionPhases(spoken, options)
+        objective = ReconstructionPhases(caption_loss, options)
     if isinstance(captioner, VreCaptioner) and options.refocuses:
         if Ranks().size > 1:
             reason = "vre with two steps remembers the reward of every caption, and processes do not share that memory"
             raise UsageError(f"{reason}; set runtime.nproc to 1")
         lengths = [len(caption) - 1 for id in data.ids for caption in data.captions[id]]  # with EOS, without BOS
-        objective = RefocusPhases(captioner, spoken, options, sum(lengths) / len(lengths), rewards)
+        objective = RefocusPhases(captioner, caption_loss, options, sum(lengths) / len(lengths), rewards)
     training = Training(
         label="seeding",
         model=captioner,

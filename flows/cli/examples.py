@@ -6,7 +6,7 @@ import typer
 
 EXAMPLES = """
 longtake demo demo-glrg --set seeding.epochs=5
-longtake run msvd-glrg --data MSVD --dry-run
+longtake run glrg-msvd --data MSVD --dry-run
 longtake extract folder --data my-videos
 longtake train folder --data my-videos --nproc 2
 longtake evaluate folder --data my-videos

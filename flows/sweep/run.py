@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from rich.markup import escape
 
-from flows.execute import FlowCall, RunOutcome, cached_outcome, execute, planned_flow, step_title, tell_of_step
+from flows.execute import FlowCall, RunOutcome, cached_outcome, execute, planned_flow, print_step, step_title
 from flows.orchestration.process_lifetime import child_environment
 from flows.plan import Plan
 from flows.sweep.definition import UNTIL, Cell, Sweep, count_stages, mark_impossible, preparation
@@ -73,7 +73,7 @@ def _prepare(cells: list[Cell], folder: Path) -> tuple[list[Cell], dict[str, str
         try:
             started = time.monotonic()
             count, computed = run_as_task(step, step_title(step), step.state == "forced")
-            tell_of_step(step, count, computed, time.monotonic() - started)
+            print_step(step, count, computed, time.monotonic() - started)
         except Exception as error:  # whatever it is, the other variants go on
             log = folder / "logs" / f"{step.stage.name}-{step.ref.key[:8]}.log"
             failed[uri] = f"{step.label} failed: {_log_failure(error, log)}"

@@ -98,7 +98,7 @@ class FeatureAccess:
         shape = tuple(self.about[name].get("shape", [self.sizes[name]]))
         if not there:
             return np.zeros((len(ids), 1, *shape), np.float16), np.zeros((len(ids), 1), bool)
-        found, real = view.read_batch([ids[n] for n in there], rows, dtype="float16")
-        array, mask = np.zeros((len(ids), *found.shape[1:]), np.float16), np.zeros((len(ids), real.shape[1]), bool)
-        array[there], mask[there] = found, real
+        found, valid = view.read_batch([ids[n] for n in there], rows, dtype="float16")
+        array, mask = np.zeros((len(ids), *found.shape[1:]), np.float16), np.zeros((len(ids), valid.shape[1]), bool)
+        array[there], mask[there] = found, valid
         return array, mask

@@ -26,7 +26,7 @@ from scores import DictCiderD, captions
 from torch import Tensor
 
 from models.captioner import Captioner
-from models.captioners.lstm import SaLstmOptions, build_sa_lstm
+from models.captioners.lstm import SaLstmOptions, build_lstm
 from models.losses.policy_gradient import PolicyGradient, Reward
 from models.metrics.ngrams import NgramIndex
 from models.rewards.baselines import against_samples
@@ -74,7 +74,7 @@ def talker() -> Captioner:
     """SA-LSTM with fresh weights whose words follow Zipf's law: 8 of them a caption, on average."""
     torch.manual_seed(0)
     options = SaLstmOptions(features=("frames",), embedding=468, hidden=512, attention=256, dropout=0.5)
-    captioner = build_sa_lstm(options, {"frames": SIZE}, WORDS)
+    captioner = build_lstm(options, {"frames": SIZE}, WORDS)
     probabilities = 1 / torch.arange(1, WORDS - FIRST + 1)
     with torch.no_grad():
         bias: Tensor = captioner.decoder.predict.bias  # type: ignore[attr-defined]

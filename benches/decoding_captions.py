@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner
 from models.captioners.glrg import GlRgOptions, build_glrg
-from models.captioners.lstm import SaLstmOptions, build_sa_lstm
+from models.captioners.lstm import SaLstmOptions, build_lstm
 from models.decoding.beam_search import beam
 from models.layers.attention import masked_softmax
 from models.losses.cross_entropy import CrossEntropy
@@ -44,7 +44,7 @@ def fresh(words: int) -> Captioner:
     options = SaLstmOptions(
         features=("frames",), embedding=EMBEDDING, hidden=HIDDEN, attention=ATTENTION, dropout=DROPOUT
     )
-    return build_sa_lstm(options, {"frames": SIZE}, words)
+    return build_lstm(options, {"frames": SIZE}, words)
 
 
 def talkative(words: int) -> Captioner:

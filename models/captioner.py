@@ -40,9 +40,7 @@ class Captioner(nn.Module):
 
     def __init__(self, encoder: Encoder, decoder: Decoder, reconstructor: Reconstructor | None = None):
         super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.reconstructor = reconstructor
+        self.encoder, self.decoder, self.reconstructor = encoder, decoder, reconstructor
         self._cache: dict[Hashable, tuple[Batch, Any]] | None = None
 
     def encode(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
@@ -107,27 +105,24 @@ class Captioner(nn.Module):
             logits = self.decoder.teacher_forced(inputs, memory, valid)
         else:
             if not isinstance(self.decoder, DecoderWithStates):
-                raise TypeError(
-                    f"a {type(self.decoder).__name__} does not return the states that a reconstructor reads"
-                )
+                raise TypeError(f"a {type(self.decoder).__name__} returns no states for a reconstructor to read")
             logits, states = self.decoder.teacher_forced_states(inputs, memory, valid)
         return TeacherForced(logits.float(), tokens[:, 1:][valid], valid, memory, states)
 
     def _prepare(self, batch: Batch) -> tuple[Tensor, Memory]:
         """The captions' tokens (N, L) and the memory of each caption's video."""
         if batch.tokens is None or batch.video_index is None:
-            raise ValueError(
-                f"the batch of {', '.join(batch.video_ids[:3])}... has no captions to force: it holds features only"
-            )
+            videos = ", ".join(batch.video_ids[:3])
+            raise ValueError(f"the batch of {videos}... has no captions to force: it holds features only")
         return batch.tokens, self.encode(batch.features, batch.masks).select(batch.video_index)
 
 
-def wanted_sizes(names: tuple[str, ...], sizes: Mapping[str, int]) -> dict[str, int]:
+def wanted_sizes(names: tuple[str, ...], sizes: Mapping[str, int], reader: str = "captioner") -> dict[str, int]:
     """The sizes of the features that a captioner reads, in its order."""
     missing = [name for name in names if name not in sizes]
     if missing:
         raise ValueError(
-            f"the captioner reads features {', '.join(missing)} that are not there; "
-            f"there are {', '.join(sorted(sizes)) or 'none'}: extract them or change the captioner's features"
+            f"the {reader} reads features {', '.join(missing)} that are not there; "
+            f"there are {', '.join(sorted(sizes)) or 'none'}: extract them or change the {reader}'s features"
         )
     return {name: sizes[name] for name in names}

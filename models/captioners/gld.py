@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.layers.attention import AdditiveAttention
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
-from models.layers.recurrent import lstm_step, open_forget_gate
+from models.layers.recurrent import Unrolling, lstm_step, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder, as_rows, pooled
-from models.layers.unrolling import Unrolling
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import Memory, State
 

@@ -10,10 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
 from models.layers.recurrent import open_forget_gate
 from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import BOS, Memory, State
 

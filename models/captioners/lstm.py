@@ -11,19 +11,17 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.layers.attention import AdditiveAttention, Attention, MeanContext
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
-from models.layers.recurrent import lstm_step, one_weight_gradient, open_forget_gate
+from models.layers.recurrent import Unrolling, lstm_step, one_weight_gradient, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder
-from models.layers.unrolling import Unrolling
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import Memory, State, TeacherForcedStates
 
 
-class SaLstmOptions(Options):
-    """SA-LSTM: an LSTM with soft attention over time, the base of RecNet."""
+class RecurrentOptions(Options):
+    """What the bases of RecNet have in common."""
 
-    kind: Literal["sa_lstm"] = "sa_lstm"
+    kind: str
     """Which captioner."""
     features: tuple[str, ...] = Field(min_length=1)
     """Names of the features it reads."""
@@ -32,26 +30,25 @@ class SaLstmOptions(Options):
     embedding: int = Field(300, ge=1)
     """Size of a word's vector."""
     hidden: int = Field(512, ge=1)
-    """Size of the LSTM and of a projected feature row."""
+    """Size of each LSTM and of a projected feature row."""
+
+
+class SaLstmOptions(RecurrentOptions):
+    """SA-LSTM: an LSTM with soft attention over time, the base of RecNet."""
+
+    kind: Literal["sa_lstm"] = "sa_lstm"
+    """Which captioner."""
     attention: int = Field(256, ge=1)
     """Size of the space in which rows and state are compared."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the projected features, words and outputs that is dropped in training."""
 
 
-class MpLstmOptions(Options):
+class MpLstmOptions(RecurrentOptions):
     """MP-LSTM: an LSTM that reads the mean of the rows at every step, without attention."""
 
     kind: Literal["mp_lstm"] = "mp_lstm"
     """Which captioner."""
-    features: tuple[str, ...] = Field(min_length=1)
-    """Names of the features it reads."""
-    join: Join = "depth"
-    """How several features meet: "depth" (sampled at the same instants, row beside row) or "time" (row after row)."""
-    embedding: int = Field(300, ge=1)
-    """Size of a word's vector."""
-    hidden: int = Field(512, ge=1)
-    """Size of the LSTM and of a projected feature row."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the projected features, words and outputs that is dropped in training."""
 
@@ -140,17 +137,10 @@ class LstmDecoder(nn.Module):
         return self.predict(self.dropout(mixed))
 
 
-def build_sa_lstm(options: SaLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = TemporalEncoder(sizes, options.hidden, options.join, options.dropout)
-    reader = AdditiveAttention(options.hidden, options.hidden, options.attention)
-    decoder = LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout)
-    return Captioner(encoder, decoder)
-
-
-def build_mp_lstm(options: MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = TemporalEncoder(sizes, options.hidden, options.join, options.dropout)
-    reader = MeanContext()
-    decoder = LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout)
-    return Captioner(encoder, decoder)
+def build_lstm(
+    options: SaLstmOptions | MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int
+) -> Captioner:
+    o = options
+    encoder = TemporalEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
+    reader = AdditiveAttention(o.hidden, o.hidden, o.attention) if isinstance(o, SaLstmOptions) else MeanContext()
+    return Captioner(encoder, LstmDecoder(reader, vocabulary_size, o.hidden, o.embedding, o.hidden, o.dropout))

@@ -14,8 +14,8 @@ from torch import Tensor
 from models.captioner import Captioner
 from models.decoding.greedy_and_sampling import greedy
 from models.decoding.logits_processing import LogitsProcessor
+from models.layers.recurrent import worth_dropping_rows
 from models.layers.top_k import stable_top_k
-from models.layers.unrolling import worth_dropping_rows
 from models.options import Options
 from models.types import BOS, EOS, PAD, Decoded
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.captioner import Captioner
 from models.decoding.logits_processing import LogitsProcessor, sample_token
-from models.layers.unrolling import worth_dropping_rows
+from models.layers.recurrent import worth_dropping_rows
 from models.types import BOS, EOS, PAD, Decoded, Memory
 
 

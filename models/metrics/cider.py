@@ -27,7 +27,7 @@ def cider_d(
     idf = _known_idf(rows, index.idf)
     index.frequencies.fill_idf(grams.keys, idf)
     return _cider_d(
-        *grams, rows, idf, tfidf_norms(grams, idf), hypotheses.lengths, match.videos, match.left_out,
+        *grams, rows, idf, tfidf_norms(*grams, idf), hypotheses.lengths, match.videos, match.left_out,
         index.references.videos, index.references.sentences.lengths,
         index.postings.starts, index.postings.reference, index.postings.tf, index.norms,
     )  # fmt: skip

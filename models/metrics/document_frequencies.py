@@ -95,17 +95,11 @@ class DocumentFrequencies:
             raise ValueError(f"document frequencies must be from 1 to the number of videos, {self.videos}")
 
     @classmethod
-    def count(cls, references: VideoCaptions) -> DocumentFrequencies:
-        return cls.of_profile(profile(references.sentences), references.videos)
-
-    @classmethod
-    def of_profile(cls, grams: Profile, videos: NDArray[np.int64]) -> DocumentFrequencies:
-        """From n-grams of sentences that are counted already; videos (V + 1,) as in VideoCaptions."""
-        keys = _distinct_in_videos(grams.keys, grams.starts[videos])
-        keys.sort()
-        firsts = np.flatnonzero(np.concatenate(([len(keys) > 0], keys[1:] != keys[:-1]))[: len(keys)])
-        counts = np.diff(np.append(firsts, len(keys))).astype(np.int32)
-        return cls(keys[firsts], counts, len(videos) - 1)
+    def count(cls, references: VideoCaptions, grams: Profile | None = None) -> DocumentFrequencies:
+        """grams: the n-grams of the references, if they are counted already."""
+        grams = profile(references.sentences) if grams is None else grams
+        keys, counts = np.unique(_distinct_in_videos(grams.keys, grams.starts[references.videos]), return_counts=True)
+        return cls(keys, counts.astype(np.int32), len(references))
 
     @cached_property
     def idf(self) -> NDArray[np.float64]:

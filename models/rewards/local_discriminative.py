@@ -84,7 +84,7 @@ def phrase_bonus(
     idf[known] = index.idf[match.rows[known]]
     index.frequencies.fill_idf(match.grams.keys, idf)
     return _bonus(
-        *match.grams, match.rows, idf, tfidf_norms(match.grams, idf), captions.tokens, captions.starts, match.videos,
+        *match.grams, match.rows, idf, tfidf_norms(*match.grams, idf), captions.tokens, captions.starts, match.videos,
         index.references.videos, index.references.sentences.lengths, index.postings.starts, index.postings.reference,
         index.postings.tf, index.norms, options.phrase_threshold, options.word_threshold, options.paper_literal, width,
     )  # fmt: skip

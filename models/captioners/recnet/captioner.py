@@ -5,13 +5,13 @@ Encoder and decoder have the names and weights of the base: a checkpoint of the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from torch import nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_mp_lstm, build_sa_lstm
+from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_lstm
 from models.captioners.recnet.reconstruction_loss import Which
 from models.captioners.recnet.reconstructors import (
     GlobalReconstructor,
@@ -58,16 +58,10 @@ class RecNetOptions(Options):
         return "local" if self.reconstructor == "transpose" else self.reconstructor
 
 
-_BASES: dict[str, Callable[[Any, dict[str, int], int], Captioner]] = {
-    "sa_lstm": build_sa_lstm,
-    "mp_lstm": build_mp_lstm,
-    "s2vt": build_s2vt,
-}
-
-
 def build_recnet(options: RecNetOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     base = options.base
-    captioner = _BASES[base.kind](base, feature_sizes, vocabulary_size)
+    build: Callable[..., Captioner] = build_s2vt if base.kind == "s2vt" else build_lstm
+    captioner = build(base, feature_sizes, vocabulary_size)
     sizes = wanted_sizes(base.features, feature_sizes)
     if base.join == "time" and len(set(sizes.values())) > 1:
         raise ValueError(

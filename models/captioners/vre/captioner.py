@@ -17,10 +17,8 @@ from models.captioner import Captioner, wanted_sizes
 from models.captioners.vre.encoder import ProductScores, RefocusEncoder
 from models.decoding.scheduled_sampling import Own, mix_tokens
 from models.layers.attention import AttentionSoftmax, weighted_sum
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
-from models.layers.recurrent import lstm_step, open_forget_gate
-from models.layers.unrolling import Unrolling
+from models.layers.recurrent import Unrolling, lstm_step, open_forget_gate
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import BOS, PAD, Batch, Memory, State
 

@@ -5,10 +5,9 @@
 The sizes are those of MSVD: 32 videos x 5 samples, 4,065 words, 20 to 40 references a video, rows of 28 x 1536 from a feature
 store; SA-LSTM of 512, baseline b2. The words of references and of samples follow Zipf's law, 8 or so a caption.
 
-Rewards and baseline, and whole steps (sampling, rewards, forced pass, backward, clipping, Adam), by processor time, the median of
-a few; against the same loop with rewards from dictionaries: once with the references weighed whenever a caption is scored,
-as the reward code in the field does, once with all of them weighed beforehand. All must give the same rewards. Then the
-first way goes on alone: how much of its time, by the clock, waits for data.
+Rewards and baseline, and whole steps, by processor time, the median of --steps (at most 5); against the same loop with rewards
+from dictionaries: once with the references weighed whenever a caption is scored, as the reward code in the field does, once with
+all of them weighed beforehand. All must give the same rewards. Then the first way alone: how much of its time waits for data.
 
 A run ends with an error if rewards take more than 5 % of a step or waiting for data more than 2 %."""
 
@@ -17,11 +16,12 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import AwaitedBatches, arguments, exit_by_limits, require
+from measuring import AwaitedBatches, arguments, best_of, exit_by_limits, require
 from scores import DictCiderD, captions
 from torch import Tensor
 
@@ -43,16 +43,11 @@ CORPUS, VIDEOS, SAMPLES, WORDS, ROWS, SIZE, LONGEST = 400, 32, 5, 4065, 28, 1536
 FIRST = 4
 
 
-class ByDict:
+def by_dict(scorer: DictCiderD, beforehand: bool, samples: Tensor, video_of: Tensor) -> Tensor:
     """The reward from dictionaries of words: CIDEr-D with the document frequencies of the training split."""
-
-    def __init__(self, scorer: DictCiderD, beforehand: bool):
-        self.scorer, self.beforehand = scorer, beforehand
-
-    def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
-        sampled = [[str(word) for word in row if word != PAD] for row in samples.tolist()]
-        earned = [self.scorer.score(w, v, self.beforehand) for w, v in zip(sampled, video_of.tolist(), strict=True)]
-        return torch.tensor(earned, dtype=torch.float32)
+    sampled = [[str(word) for word in row if word != PAD] for row in samples.tolist()]
+    earned = [scorer.score(words, video, beforehand) for words, video in zip(sampled, video_of.tolist(), strict=True)]
+    return torch.tensor(earned, dtype=torch.float32)
 
 
 class Timed:
@@ -123,9 +118,6 @@ class Boosting:
         self.steps.append(time.process_time() - began)
         self.rewards.append(self.reward.took)
 
-    def forget(self) -> None:
-        self.steps, self.rewards = [], []
-
     def waiting(self, steps: int) -> float:
         """The share of the time that some steps more, one after the other, wait for their batches."""
         next(self.loop)  # its batch was read while others had their turn
@@ -133,17 +125,6 @@ class Boosting:
         for _ in range(steps):
             next(self.loop)
         return self.batches.waited / (time.perf_counter() - began)
-
-
-def baseline_seconds(rewards: Tensor) -> float:
-    """Processor time of the baseline."""
-    video_index = torch.arange(VIDEOS).repeat_interleave(SAMPLES)
-    times = []
-    for _ in range(20):
-        began = time.thread_time()
-        against_samples(rewards, video_index)
-        times.append(time.thread_time() - began)
-    return min(times)
 
 
 def main(steps: int) -> None:
@@ -155,8 +136,8 @@ def main(steps: int) -> None:
     ways: dict[str, Reward] = {
         "CIDEr-D on token ids": ours,
         "word rewards (GLD) on token ids": words,
-        "dictionaries": ByDict(plain, False),
-        "dictionaries, references weighed beforehand": ByDict(plain, True),
+        "dictionaries": partial(by_dict, plain, False),
+        "dictionaries, references weighed beforehand": partial(by_dict, plain, True),
     }
     print(f"{VIDEOS} videos x {SAMPLES} samples, {WORDS} words, {sum(map(len, truth)) / CORPUS:.0f} references a video")
     print(f"{'':46}{'steps/s':>8}{'a step':>10}{'rewards':>11}")
@@ -166,18 +147,18 @@ def main(steps: int) -> None:
         for step in range(steps + 1):  # in turns, with equal samples, so that a busy moment hits all
             for training in trained.values():
                 training.step(step)
-                if step == 0:  # the first step also sets everything up
-                    training.forget()
         waited = trained["CIDEr-D on token ids"].waiting(steps)
-    took = {name: statistics.median(training.steps) for name, training in trained.items()}
+    # The first step also sets everything up.
+    took = {name: statistics.median(training.steps[1:]) for name, training in trained.items()}
     for name, training in trained.items():
-        rewards = statistics.median(training.rewards)
+        rewards = statistics.median(training.rewards[1:])
         share = rewards / took[name]
         columns = f"{1 / took[name]:>8.2f}{1e3 * took[name]:>7.0f} ms{1e3 * rewards:>8.1f} ms{share:>9.2%}"
         print(f"{name:<46}{columns}")
         assert training.reward.asked is not None
         if ways[name] in (ours, words):
-            baseline = baseline_seconds(ways[name](*training.reward.asked))
+            earned, of = ways[name](*training.reward.asked), torch.arange(VIDEOS).repeat_interleave(SAMPLES)
+            baseline = best_of([partial(against_samples, earned, of)], 20)[0].cpu
             print(f"{'  and the baseline':<46}{'':>18}{1e3 * baseline:>8.1f} ms{baseline / took[name]:>9.2%}")
             share += baseline / took[name]
             require(share < 0.05, f"{name}: rewards take {share:.1%} of a step")
@@ -191,9 +172,6 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__)
-    parser.add_argument("--steps", type=int, default=4, help="steps to watch, at most 5")
-    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    main(arguments.steps)
+    main(arguments(__doc__, steps=4).steps)
     exit_by_limits()

@@ -8,12 +8,11 @@ counts as inside from the event's first to its last frame, by the time that it w
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from measuring import arguments
 
 from storage.datasets.demo import DemoOptions
 from storage.records import SPLITS
@@ -37,11 +36,8 @@ class Shares:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workspace", type=Path)
-    parser.add_argument("run", nargs="?", help="id or recipe name of a run")
-    options = parser.parse_args()
-    workspace = Workspace.open(options.workspace)
+    options = arguments(__doc__, "workspace", "run?")
+    workspace = Workspace.open(Path(options.workspace))
     run = chosen_run(workspace, options.run)
     print(f"{run.id} ({run.title})\n{'split':<8}{'videos':>8}{'key frame':>12}{'middle':>10}{'any frame':>12}")
     for split, found in shares(workspace, run).items():
@@ -65,7 +61,12 @@ def shares(workspace: Workspace, run: RunRecord) -> dict[str, Shares]:
     temporal = run.recipe["captioner"]["temporal"]
     access = FeatureAccess.open(workspace, workspace.folder(*run.stages[STAGE]), (temporal, KEY_FRAMES))
     found: dict[str, list[tuple[bool, bool, float]]] = {split: [] for split in SPLITS}
-    for split, id, start, end in events(Path(run.data)):
+    for row in read_jsonl(Path(run.data) / "truth.jsonl"):
+        id, start, end = (
+            row["video"],
+            row["start"],
+            row["end"],
+        )  # of the event that was drawn, the end behind its last frame
         if not access.usable([id]):
             continue
         times = access.views[temporal].pts(id, access.rows[temporal][id])
@@ -73,14 +74,8 @@ def shares(workspace: Workspace, run: RunRecord) -> dict[str, Shares]:
             raise SystemExit(f"the '{temporal}' features of {id} have no times; extract them from the videos")
         inside = (np.round(times * fps) >= start) & (np.round(times * fps) < end)
         key = int(access.views[KEY_FRAMES].read(id, access.rows[KEY_FRAMES][id])[0, 0])
-        found[split].append((bool(inside[key]), bool(inside[len(inside) // 2]), float(inside.mean())))
+        found[row["split"]].append((bool(inside[key]), bool(inside[len(inside) // 2]), float(inside.mean())))
     return {split: Shares(len(rows), *np.mean(rows, axis=0).tolist()) for split, rows in found.items() if rows}
-
-
-def events(data: Path) -> Iterator[tuple[str, str, int, int]]:
-    """(split, video, first frame, the one behind the last) of every event that was drawn."""
-    for row in read_jsonl(data / "truth.jsonl"):
-        yield row["split"], row["video"], row["start"], row["end"]
 
 
 if __name__ == "__main__":

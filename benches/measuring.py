@@ -14,9 +14,20 @@ import numpy as np
 _MISSED: list[str] = []
 
 
-def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is the bench's docstring."""
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(doc: str | None, *places: str, **defaults: Any) -> Any:
+    """The command line: `places` are positional (with "?", optional), every default is an option of its name and type. The help
+    is the bench's docstring."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for place in places:
+        parser.add_argument(place.rstrip("?"), nargs="?" if place.endswith("?") else None)
+    for name, default in defaults.items():
+        many = isinstance(default, list)
+        if isinstance(default, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            kind = type(default[0] if many else default)
+            parser.add_argument(f"--{name}", type=kind, nargs="+" if many else None, default=default)
+    return parser.parse_args()
 
 
 def require(held: bool, otherwise: str) -> None:

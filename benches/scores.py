@@ -124,47 +124,37 @@ def compare() -> None:
     metric, items = NgramIndex.build(one_each), np.arange(len(flat))
     for warm in SCORES.values():
         warm(reward, hypotheses, video_of)
-    print(
-        f"document frequencies of {CORPUS * REFERENCES:,} captions, indices, compiling: {time.perf_counter() - began:.1f} s"
-    )
+    took = time.perf_counter() - began
+    print(f"document frequencies of {CORPUS * REFERENCES:,} captions, indices, compiling: {took:.1f} s")
 
     candidates = {i: [" ".join(map(str, words))] for i, words in enumerate(flat)}
     written = {i: [" ".join(map(str, words)) for words in video] for i, video in enumerate(one_each)}
-    plain = DictCiderD(
-        [[list(map(str, w)) for w in v] for v in corpus], [[list(map(str, w)) for w in v] for v in truth]
-    )
-    texts = [list(map(str, words)) for words in flat]
+    corpus_words = [[list(map(str, words)) for words in video] for video in corpus]
+    plain = DictCiderD(corpus_words, corpus_words[:VIDEOS])
+    texts = list(zip((list(map(str, words)) for words in flat), video_of.tolist(), strict=True))
 
     def by_dict(beforehand: bool) -> NDArray[np.float64]:
-        return np.array(
-            [plain.score(words, int(video), beforehand) for words, video in zip(texts, video_of, strict=True)]
-        )
+        return np.array([plain.score(words, video, beforehand) for words, video in texts])
 
     def gap(ours: NDArray[np.float64], theirs: object) -> float:
         return float(np.abs(ours - np.asarray(theirs)).max())
 
-    print(
-        f"{len(flat)} captions x {REFERENCES} references {'rival':>21} {'ours':>11} {'ratio':>9}   largest difference"
-    )
-    cider = Cider()
-    rival = best(lambda: cider.compute_score(written, candidates), 2)
-    difference = gap(cider_d(metric, hypotheses, items), cider.compute_score(written, candidates)[1])
-    line("CIDEr, pycocoevalcap's Cider", rival, best(lambda: cider_d(metric, hypotheses, items), 50), difference, 200)
+    columns = f"{'rival':>21} {'ours':>11} {'ratio':>9}   largest difference"
+    print(f"{len(flat)} captions x {REFERENCES} references {columns}")
+    ask = (reward, hypotheses, video_of)
+    cider, our_cider = partial(Cider().compute_score, written, candidates), partial(cider_d, metric, hypotheses, items)
+    rival, difference = best(cider, 2), gap(our_cider(), cider()[1])
+    line("CIDEr, pycocoevalcap's Cider", rival, best(our_cider, 50), difference, 200)
     grouped = VideoCaptions.from_lists(one_each)
     with_index = best(lambda: cider_d(NgramIndex.build(grouped), hypotheses, items), 10)
     line("  the same, building the index as well", rival, with_index, difference)
-    ours = best(lambda: cider_d(reward, hypotheses, video_of), 50)
-    difference = gap(cider_d(reward, hypotheses, video_of), by_dict(False))
+    ours, difference = best(partial(cider_d, *ask), 50), gap(cider_d(*ask), by_dict(False))
     line("CIDEr-D, dicts, corpus document frequencies", best(lambda: by_dict(False), 2), ours, difference, 200)
     line("  the same, references weighed beforehand", best(lambda: by_dict(True), 3), ours, difference)
-    bleu = Bleu(4)
-    line("BLEU-4, pycocoevalcap's Bleu", best(lambda: bleu.compute_score(written, candidates, verbose=0), 3),
-         best(lambda: bleu_4(reward, hypotheses, video_of), 50),
-         gap(bleu_4(reward, hypotheses, video_of), bleu.compute_score(written, candidates, verbose=0)[1][3]), 100)  # fmt: skip
-    rouge = Rouge()
-    line("ROUGE-L, pycocoevalcap's Rouge", best(lambda: rouge.compute_score(written, candidates), 3),
-         best(lambda: rouge_l(reward, hypotheses, video_of), 50),
-         gap(rouge_l(reward, hypotheses, video_of), rouge.compute_score(written, candidates)[1]), 100)  # fmt: skip
+    bleu, our_bleu = partial(Bleu(4).compute_score, written, candidates, verbose=0), partial(bleu_4, *ask)
+    line("BLEU-4, pycocoevalcap's Bleu", best(bleu, 3), best(our_bleu, 50), gap(our_bleu(), bleu()[1][3]), 100)
+    rouge, our_rouge = partial(Rouge().compute_score, written, candidates), partial(rouge_l, *ask)
+    line("ROUGE-L, pycocoevalcap's Rouge", best(rouge, 3), best(our_rouge, 50), gap(our_rouge(), rouge()[1]), 100)
     word_level(reward, flat, video_of)
 
 
@@ -188,14 +178,13 @@ def word_level(index: NgramIndex, sentences: list[list[int]], video_of: NDArray[
 
 def large() -> None:
     references = VideoCaptions.from_lists(captions(np.random.default_rng(2), 120_000, 5, 30_000))
-    before = peak()
-    began = time.perf_counter()
-    frequencies = DocumentFrequencies.count(references)
+    before, began = peak(), time.perf_counter()
+    grams = len(DocumentFrequencies.count(references).keys)
     seconds = time.perf_counter() - began
     print(
-        f"document frequencies of {len(references.sentences):,} captions: {seconds:.1f} s, {len(frequencies.keys):,} n-grams; "
-        f"peak of the process {peak():.0f} MB ({before:.0f} MB before)"
+        f"document frequencies of {len(references.sentences):,} captions: {seconds:.1f} s, {grams:,} n-grams;", end=" "
     )
+    print(f"peak of the process {peak():.0f} MB ({before:.0f} MB before)")
     require(seconds < 60 and peak() < 1500, f"document frequencies: {seconds:.0f} s, {peak():.0f} MB")
     references = VideoCaptions.from_lists(captions(np.random.default_rng(1), 6_500, 20, 10_000))
     frequencies = DocumentFrequencies.count(references)
@@ -213,9 +202,7 @@ def peak() -> float:
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__)
-    parser.add_argument("--large", action="store_true", help="also the times of whole training splits")
-    if parser.parse_args().large:  # first, so that the peak of memory is its own
+    if arguments(__doc__, large=False).large:  # first, so that the peak of memory is its own
         large()
     compare()
     exit_by_limits()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import AwaitedBatches, arguments, best_of, exit_by_limits, require
+from measuring import AwaitedBatches, arguments, best_of, exit_by_limits, filled_store, require
 from scores import DictCiderD, captions
 from torch import Tensor
 
@@ -35,7 +35,6 @@ from models.rewards.local_discriminative import LocalDiscriminative
 from models.training.loop import FitOptions, fit
 from models.training.objective import Objective
 from models.types import BOS, EOS, PAD
-from storage.features.store import FeatureStore
 from tasks.framework.feature_access import FeatureAccess
 from tasks.training.batches import CaptionBatches
 
@@ -48,21 +47,6 @@ def by_dict(scorer: DictCiderD, beforehand: bool, samples: Tensor, video_of: Ten
     sampled = [[str(word) for word in row if word != PAD] for row in samples.tolist()]
     earned = [scorer.score(words, video, beforehand) for words, video in zip(sampled, video_of.tolist(), strict=True)]
     return torch.tensor(earned, dtype=torch.float32)
-
-
-class Timed:
-    """A reward that notes how much processor time it took, and what it was asked last."""
-
-    def __init__(self, reward: Reward):
-        self.reward, self.took = reward, 0.0
-        self.asked: tuple[Tensor, Tensor] | None = None
-
-    def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
-        began = time.thread_time()
-        rewards = self.reward(samples, video_of)
-        self.took += time.thread_time() - began
-        self.asked = samples, video_of
-        return rewards
 
 
 def talker() -> Captioner:
@@ -86,13 +70,10 @@ def references() -> list[list[list[int]]]:
 
 
 def store(folder: Path) -> FeatureAccess:
-    kept = FeatureStore.create(folder / "frames", provenance={"extractor_key": "bench"})
     draw = np.random.default_rng(1)
-    ids = [f"video{n:04}" for n in range(CORPUS)]
-    with kept.writer() as writer:
-        for id in ids:
-            writer.add(id, "key", draw.random((ROWS, SIZE), np.float32).astype(np.float16))
-    rows = {"frames": dict.fromkeys(ids, "key")}
+    arrays = (draw.random((ROWS, SIZE), np.float32).astype(np.float16) for _ in range(CORPUS))
+    kept = filled_store(folder / "frames", arrays)
+    rows = {"frames": {f"video{n}": "key" for n in range(CORPUS)}}
     return FeatureAccess(("frames",), {"frames": kept.view()}, rows, {"frames": {"size": SIZE}})
 
 
@@ -100,23 +81,31 @@ class Boosting:
     """A training of its own; what each step took."""
 
     def __init__(self, access: FeatureAccess, truth: list[list[list[int]]], reward: Reward):
-        ids = sorted(access.rows["frames"])
+        ids = list(access.rows["frames"])
         captions = {id: [[BOS, *words] for words in video] for id, video in zip(ids, truth, strict=True)}
         batches = CaptionBatches(access, captions, {id: list(range(40)) for id in ids}, ids, VIDEOS, 1, seed=0)
-        self.batches, self.reward = AwaitedBatches(batches), Timed(reward)
-        policy = PolicyGradient(self.reward, {id: n for n, id in enumerate(ids)}, SAMPLES, LONGEST)
+        self.batches, self.reward, self.took = AwaitedBatches(batches), reward, 0.0
+        policy = PolicyGradient(self.rewarded, {id: n for n, id in enumerate(ids)}, SAMPLES, LONGEST)
         options = FitOptions(epochs=1, learning_rate=1e-4, gradient_clip=0.25)
         self.loop = fit(talker(), Objective(policy=(1.0, policy)), self.batches, options)
         self.steps: list[float] = []
         self.rewards: list[float] = []
 
+    def rewarded(self, samples: Tensor, video_of: Tensor) -> Tensor:
+        """The reward; notes how much processor time it took, and what it was asked last."""
+        began = time.thread_time()
+        rewards = self.reward(samples, video_of)
+        self.took += time.thread_time() - began
+        self.asked = samples, video_of
+        return rewards
+
     def step(self, seed: int) -> None:
         torch.manual_seed(seed)
-        self.reward.took = 0.0
+        self.took = 0.0
         began = time.process_time()
         next(self.loop)
         self.steps.append(time.process_time() - began)
-        self.rewards.append(self.reward.took)
+        self.rewards.append(self.took)
 
     def waiting(self, steps: int) -> float:
         """The share of the time that some steps more, one after the other, wait for their batches."""
@@ -155,15 +144,14 @@ def main(steps: int) -> None:
         share = rewards / took[name]
         columns = f"{1 / took[name]:>8.2f}{1e3 * took[name]:>7.0f} ms{1e3 * rewards:>8.1f} ms{share:>9.2%}"
         print(f"{name:<46}{columns}")
-        assert training.reward.asked is not None
         if ways[name] in (ours, words):
-            earned, of = ways[name](*training.reward.asked), torch.arange(VIDEOS).repeat_interleave(SAMPLES)
+            earned, of = ways[name](*training.asked), torch.arange(VIDEOS).repeat_interleave(SAMPLES)
             baseline = best_of([partial(against_samples, earned, of)], 20)[0].cpu
             print(f"{'  and the baseline':<46}{'':>18}{1e3 * baseline:>8.1f} ms{baseline / took[name]:>9.2%}")
             share += baseline / took[name]
             require(share < 0.05, f"{name}: rewards take {share:.1%} of a step")
         else:
-            gap = float((ways[name](*training.reward.asked) - ours(*training.reward.asked)).abs().max())
+            gap = float((ways[name](*training.asked) - ours(*training.asked)).abs().max())
             require(gap < 1e-6, f"{name}: rewards differ by {gap:.1e}")
     print(f"waiting for data: {waited:.2%} of the time")
     require(waited < 0.02, f"{waited:.1%} of the time waits for data")

@@ -104,8 +104,8 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
     times: dict[str, list[Took]] = {name: [] for name in work}
     for turn in range(turns):
         for name, measure in work.items():
-            times[name].append(measure(turn))
-            print(f"  turn {turn}: {name} {times[name][-1].wall:.1f} s, CPU {times[name][-1].cpu:.1f} s", flush=True)
+            times[name].append(took := measure(turn))
+            print(f"  turn {turn}: {name} {took.wall:.1f} s, CPU {took.cpu:.1f} s", flush=True)
     for way in ways:
         print(f"compiled: {way:38} wall   CPU")
         limit = "  (limit 1.15)" * (setting == "heavy")
@@ -169,9 +169,8 @@ def everything(data: Path, net: Net, feature: BackboneFeature) -> torch.Tensor:
 
 
 def bare(net: Net, items: torch.Tensor, runtime: Runtime) -> None:
-    size = batch_size(items[0], runtime)
-    for start in range(0, len(items), size):
-        net(items[start : start + size])
+    for batch in items.split(batch_size(items[0], runtime)):
+        net(batch)
 
 
 def least_cosine(one: Net, other: Net, items: torch.Tensor) -> float:
@@ -242,8 +241,9 @@ def fitted(frame: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     elif preprocessing.short:
         short = preprocessing.short / min(image.size)
         image = image.resize((round(image.width * short), round(image.height * short)), Image.Resampling.BICUBIC)
-    left, top = (image.width - preprocessing.crop[0]) // 2, (image.height - preprocessing.crop[1]) // 2
-    return np.asarray(image.crop((left, top, left + preprocessing.crop[0], top + preprocessing.crop[1])))
+    width, height = preprocessing.crop
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return np.asarray(image.crop((left, top, left + width, top + height)))
 
 
 def video_features(data: Path, features: dict[str, BackboneFeature], half: bool = False) -> None:
@@ -294,10 +294,9 @@ def stacks_loop(data: Path) -> None:
             pixels = torch.from_numpy(np.stack(frames)).permute(3, 0, 1, 2).to(torch.float32) / 255
             pixels = torch.nn.functional.interpolate(pixels, size=(128, 171), mode="bilinear", align_corners=False)
             pixels = ((pixels - mean) / std)[..., 8:120, 30:142]
-            rows = []
             starts = range(pixels.shape[1] - 15)
-            for start in starts[:: -(-len(starts) // 2)]:  # its step_size such that there are 2
-                rows.append(net(pixels[None, :, start : start + 16]).float().numpy())
+            chosen = starts[:: -(-len(starts) // 2)]  # its step_size such that there are 2
+            rows = [net(pixels[None, :, start : start + 16]).float().numpy() for start in chosen]
             np.save(Path(folder) / f"{path.stem}.npy", np.concatenate(rows))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
-from measuring import arguments, sa_lstm_training
+from measuring import arguments, filled_store, sa_lstm_training
 
 from storage.features.store import FeatureStore
 from storage.features.view import View
@@ -30,10 +30,8 @@ KEYED, WHOLE, FILES = "HDF5, a data set a video", "HDF5, one data set, a chunk a
 LMDB, ZARR, MAPPED = "LMDB", "zarr-python, a chunk a video", "one .npy for all, mapped"
 RIVALS = (KEYED, WHOLE, FILES, LMDB, ZARR, MAPPED)
 TURNS = 300
-BATCHES = 2
-"""Batches in a turn: few, so that most turns are over before another process gets the processor."""
-SLOW_SECONDS = 0.02
-"""A way that needs more for a batch takes every tenth turn only."""
+BATCHES = 2  # in a turn: few, so that most turns are over before another process gets the processor
+SLOW_SECONDS = 0.02  # a way that needs more for a batch takes every tenth turn only
 VOCABULARY = 10_000
 
 
@@ -42,7 +40,7 @@ def main() -> None:
     options = arguments(__doc__, videos=10_000, batch=64, length=28, width=1536, steps=12, folder=place)
     data = draw(options.videos, options.length, options.width)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        store = write_store(Path(folder) / "ours", data)
+        store = filled_store(Path(folder) / "ours", data)
         readers = dict(build(Path(folder), store, data))
         speeds = measure(readers, data, options.batch)
         print(f"{options.videos} x [{options.length}, {options.width}] float16, batches of {options.batch}")
@@ -62,14 +60,6 @@ def draw(videos: int, length: int, width: int) -> np.ndarray:
         block = data[at : at + 256]
         block[:] = rng.standard_normal(block.shape, np.float32)
     return data
-
-
-def write_store(path: Path, data: np.ndarray) -> FeatureStore:
-    store = FeatureStore.create(path, provenance={"extractor_key": "bench"})
-    with store.writer() as writer:
-        for n, array in enumerate(data):
-            writer.add(f"video{n}", "key", array)
-    return store
 
 
 def folders(folder: Path) -> dict[str, Path]:
@@ -131,16 +121,15 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
 
 def _by_zarr(store: FeatureStore, view: View, ids: list[str]) -> Callable[[int], Any]:
     """Our own arrays, indexed through zarr-python."""
-    arrays = [zarr.open_array(segment.path / "data", mode="r") for segment in view.segments]
-    rows = {
-        video_id: (array, start, start + length)
-        for array, segment in zip(arrays, view.segments, strict=True)
-        for video_id, start, length in zip(segment.ids, segment.starts.tolist(), segment.lengths.tolist(), strict=True)
-    }
+    rows = {}
+    for segment in view.segments:
+        array, ends = zarr.open_array(segment.path / "data", mode="r"), segment.starts + segment.lengths
+        for video_id, start, end in zip(segment.ids, segment.starts.tolist(), ends.tolist(), strict=True):
+            rows[video_id] = array, slice(start, end)
 
     def read(n: int) -> Any:
-        array, start, end = rows[ids[n]]
-        return array[start:end]
+        array, part = rows[ids[n]]
+        return array[part]
 
     return read
 
@@ -162,7 +151,9 @@ def measure(readers: dict[str, Reader], data: np.ndarray, batch: int) -> dict[st
     rng = np.random.default_rng(1)
     slow: set[str] = set()
     for name, read in readers.items():
-        for numbers in _batches(rng.permutation(len(data)).tolist(), batch):  # all of it, to warm the cache
+        order = rng.permutation(len(data)).tolist()
+        for at in range(0, len(order), batch):  # all of it, to warm the cache
+            numbers = order[at : at + batch]
             began = time.perf_counter()
             found = read(numbers)
             if time.perf_counter() - began > SLOW_SECONDS:
@@ -182,10 +173,6 @@ def measure(readers: dict[str, Reader], data: np.ndarray, batch: int) -> dict[st
                 readers[name](numbers)
             seconds[name].append((time.perf_counter() - began) / (BATCHES * batch))
     return {name: 1 / float(np.median(spent)) for name, spent in seconds.items()}
-
-
-def _batches(order: list[int], size: int) -> list[list[int]]:
-    return [order[at : at + size] for at in range(0, len(order), size)]
 
 
 def watch_training(view: View, videos: int, steps: int) -> None:

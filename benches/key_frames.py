@@ -8,11 +8,11 @@ counts as inside from the event's first to its last frame, by the time that it w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from measuring import arguments
 
 from storage.datasets.demo import DemoOptions
 from storage.records import SPLITS
@@ -25,8 +25,7 @@ from tasks.framework.feature_access import FeatureAccess
 STAGE = "find_key_frames"
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """Of a split's videos: how many, and the share whose key frame, middle frame or any frame lies inside the event."""
 
     videos: int
@@ -36,8 +35,11 @@ class Shares:
 
 
 def main() -> None:
-    options = arguments(__doc__, "workspace", "run?")
-    workspace = Workspace.open(Path(options.workspace))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("run", nargs="?", help="id or recipe name of a run")
+    options = parser.parse_args()
+    workspace = Workspace.open(options.workspace)
     run = chosen_run(workspace, options.run)
     print(f"{run.id} ({run.title})\n{'split':<8}{'videos':>8}{'key frame':>12}{'middle':>10}{'any frame':>12}")
     for split, found in shares(workspace, run).items():
@@ -62,17 +64,13 @@ def shares(workspace: Workspace, run: RunRecord) -> dict[str, Shares]:
     access = FeatureAccess.open(workspace, workspace.folder(*run.stages[STAGE]), (temporal, KEY_FRAMES))
     found: dict[str, list[tuple[bool, bool, float]]] = {split: [] for split in SPLITS}
     for row in read_jsonl(Path(run.data) / "truth.jsonl"):
-        id, start, end = (
-            row["video"],
-            row["start"],
-            row["end"],
-        )  # of the event that was drawn, the end behind its last frame
-        if not access.usable([id]):
+        if not access.usable([id := row["video"]]):
             continue
         times = access.views[temporal].pts(id, access.rows[temporal][id])
         if times is None:
             raise SystemExit(f"the '{temporal}' features of {id} have no times; extract them from the videos")
-        inside = (np.round(times * fps) >= start) & (np.round(times * fps) < end)
+        frames = np.round(times * fps)
+        inside = (frames >= row["start"]) & (frames < row["end"])  # the end is behind the event's last frame
         key = int(access.views[KEY_FRAMES].read(id, access.rows[KEY_FRAMES][id])[0, 0])
         found[row["split"]].append((bool(inside[key]), bool(inside[len(inside) // 2]), float(inside.mean())))
     return {split: Shares(len(rows), *np.mean(rows, axis=0).tolist()) for split, rows in found.items() if rows}

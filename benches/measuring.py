@@ -6,7 +6,8 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +91,17 @@ class AwaitedBatches:
             if batch is None:
                 return
             yield batch
+
+
+def filled_store(path: Path, arrays: Iterable[np.ndarray], **writing: float) -> Any:
+    """A feature store of videos video0, video1, .. with these rows, all of key "key"."""
+    from storage.features.store import FeatureStore
+
+    store = FeatureStore.create(path, provenance={"extractor_key": "bench"})
+    with store.writer(**writing) as writer:
+        for n, array in enumerate(arrays):
+            writer.add(f"video{n}", "key", array)
+    return store
 
 
 def sa_lstm_training(view: Any, videos: int, vocabulary: int = 10_000) -> tuple[AwaitedBatches, Iterator[Any]]:

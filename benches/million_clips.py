@@ -23,12 +23,11 @@ import numpy as np
 import torch
 from bookkeeping import build as build_bookkeeping
 from extraction import draw, feature, seeded_net, videos
-from measuring import arguments, sa_lstm_training, timed
+from measuring import arguments, filled_store, sa_lstm_training, timed
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
 from models.neighbours import NearestItems
-from storage.features.store import FeatureStore
 from storage.media.frame_sampling import Clips, Uniform
 from storage.media.frame_stream import DecodeJob, gather, stream_frames
 from storage.media.probe import probe
@@ -82,21 +81,15 @@ def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]
 def stored(path: Path, shapes: dict[str, tuple[int, int]], rows: int = 500) -> dict[str, float]:
     """Bytes of a clip in the store, and files of a thousand clips."""
     for name, shape in shapes.items():
-        store = FeatureStore.create(path / name, provenance={"extractor_key": name})
-        with store.writer(publish_seconds=1e9) as writer:
-            for n in range(rows):
-                writer.add(f"v{n:07}", f"key{n:07}", np.zeros(shape, np.float16))
+        filled_store(path / name, (np.zeros(shape, np.float16) for _ in range(rows)), publish_seconds=1e9)
     files = [file for file in path.rglob("*") if file.is_file()]
     nbytes = sum(file.stat().st_size for file in files)
     return {"bytes of a clip's features": nbytes / rows, "files of 1,000 clips": 1000 * len(files) / rows}
 
 
 def training_step(path: Path) -> float:
-    store = FeatureStore.create(path, provenance={"extractor_key": "x"})
     random = np.random.default_rng(1)
-    with store.writer() as writer:
-        for n in range(256):
-            writer.add(f"v{n}", "key", random.standard_normal((28, 2048)).astype(np.float16))
+    store = filled_store(path, (random.standard_normal((28, 2048)).astype(np.float16) for _ in range(256)))
     _, training = sa_lstm_training(store.view(), 64)
     next(training)
     return timed(lambda: next(training)).cpu

@@ -1,12 +1,11 @@
 """Scores on token ids against the public scorers, in one run: 64 videos x 5 samples x 20 references, one thread,
 CPU time.
 
-Rivals: pycocoevalcap's Cider, Bleu and Rouge on the same words, and a plain dict-based CIDEr-D with the document
-frequencies of a corpus: once weighing a video's references whenever a caption is scored, as the reward code in the field
-does, once with all references weighed beforehand, the best that dictionaries can do. Our index is built beforehand, as
-training does; pycocoevalcap's CIDEr counts document frequencies each time, so there is a line with building the index too.
-Every line checks that the scores are equal to 1e-12. GLD's word rewards (eq. 10) are timed against the plain reward of the same
-samples. With `--large`: document frequencies of 600,000 captions and leave-one-out weights of 130,000.
+Rivals: pycocoevalcap's Cider, Bleu and Rouge on the same words, and a plain dict-based CIDEr-D with the document frequencies of a
+corpus: once weighing a video's references whenever a caption is scored, as the reward code in the field does, once with all
+weighed beforehand. Our index is built beforehand, as training does; pycocoevalcap's CIDEr counts document frequencies each time,
+so there is a line with building the index too. Every line checks that the scores are equal to 1e-12. GLD's word rewards (eq. 10)
+are timed against the plain reward. With `--large`: document frequencies of 600,000 captions and leave-one-out weights of 130,000.
 
 Floors that a run must hold, or it ends with an error: CIDEr-D 200 times a rival's, BLEU-4 and ROUGE-L 100 times, word rewards
 within 4 times the plain CIDEr-D, 600,000 captions counted within a minute and 1.5 GB, 130,000 weighed within 20 s."""
@@ -45,13 +44,11 @@ FIRST_WORD = len(SPECIAL_TOKENS)
 
 def captions(draw: np.random.Generator, videos: int, each: int, words: int) -> list[list[list[int]]]:
     """Captions of a video share words and phrases, lengths are 5 to 15, words follow Zipf's law."""
-    made = []
-    probabilities = 1 / np.arange(1, words + 1)
+    made, probabilities = [], 1 / np.arange(1, words + 1)
     pool = FIRST_WORD + draw.choice(words, size=1_000_000, p=probabilities / probabilities.sum())
     for _ in range(videos):
         theme = pool[draw.integers(0, len(pool), 25)]
-        lengths = draw.integers(5, 16, each)
-        cuts = draw.integers(0, 12, each)
+        lengths, cuts = draw.integers(5, 16, each), draw.integers(0, 12, each)
         fresh = pool[draw.integers(0, len(pool), (each, 15))]
         chosen = np.where(draw.random((each, 15)) < 0.7, theme[(cuts[:, None] + np.arange(15)) % 25], fresh)
         made.append([row[:length].tolist() for row, length in zip(chosen, lengths, strict=True)])
@@ -97,8 +94,7 @@ def best(run: Callable[[], object], repeats: int) -> float:
 
 
 def line(name: str, rival: float, ours: float, difference: float, floor: float = 0.0) -> None:
-    columns = f"{1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}"
-    print(f"{name:<44} {columns}")
+    print(f"{name:<44} {1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}")
     require(difference < 1e-12, f"{name}: scores differ by {difference:.1e}")
     require(rival / ours >= floor, f"{name}: {rival / ours:.0f} x, {floor:.0f} x wanted")
 
@@ -109,12 +105,9 @@ def compare() -> None:
     truth = corpus[:VIDEOS]
     # a sample is a reference of its video with every fourth word or so replaced
     strange = draw.integers(FIRST_WORD, 10_000, (VIDEOS, SAMPLES))
-    samples = [
-        [[w if draw.random() < 0.75 else int(strange[video, n]) for w in truth[video][n]] for n in range(SAMPLES)]
-        for video in range(VIDEOS)
-    ]
+    pairs = [(video, n) for video in range(VIDEOS) for n in range(SAMPLES)]
+    flat = [[w if draw.random() < 0.75 else int(strange[v, n]) for w in truth[v][n]] for v, n in pairs]
     video_of = np.repeat(np.arange(VIDEOS), SAMPLES)
-    flat = [words for video in samples for words in video]
     hypotheses = Sentences.from_lists(flat)
 
     began = time.perf_counter()

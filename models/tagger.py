@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.options import Options
+from models.training.loop import eval_mode
 
 GRID = 4
 """cells each way that a position is cut into, where its parts are asked for"""
@@ -134,12 +135,9 @@ class WordTagger(nn.Module):
         """The strongest answers (N, C) -> features (N, D)."""
         rows = self.gather(strongest)
         if self.training and len(rows) == 1:  # a batch of one position has no statistics of its own
-            self.norm.eval()
-            rows = self.norm(rows)
-            self.norm.train()
-        else:
-            rows = self.norm(rows)
-        return torch.relu(rows)
+            with eval_mode(self.norm):
+                return torch.relu(self.norm(rows))
+        return torch.relu(self.norm(rows))
 
 
 class TagLoss:

@@ -85,8 +85,7 @@ class GridEncoder(nn.Module):
 
 
 class ShowTellDecoder(nn.Module):
-    """An LSTM whose first input, before BOS, is the memory's summary; then come the words. The next word is predicted
-    from its hidden state."""
+    """An LSTM whose first input is the memory's summary, then BOS and the words; its hidden state predicts the next word."""
 
     def __init__(self, vocabulary_size: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
@@ -177,9 +176,7 @@ def build_show_tell(options: ShowTellOptions, feature_sizes: dict[str, int], voc
 
 
 def build_top_down(options: TopDownOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = GridEncoder(sizes, options.hidden, options.join, options.dropout)
-    decoder = TopDownDecoder(
-        vocabulary_size, options.hidden, options.embedding, options.hidden, options.attention, options.dropout
-    )
+    o = options
+    encoder = GridEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
+    decoder = TopDownDecoder(vocabulary_size, o.hidden, o.embedding, o.hidden, o.attention, o.dropout)
     return Captioner(encoder, decoder)

@@ -70,11 +70,9 @@ class GlobalLocalEncoder(nn.Module):
 
 
 class FedLstmDecoder(nn.Module):
-    """One LSTM layer without attention, fed with the memory's summary (eq. 5 to 7); words are predicted from its hidden
-    state.
+    """One LSTM layer without attention, fed with the memory's summary (eq. 5 to 7); its hidden state predicts the words.
 
-    `feed` "first": the summary is the first input, in place of BOS (eq. 6). "every": it is concatenated to every word,
-    BOS included."""
+    `feed` "first": the summary is the first input, in place of BOS (eq. 6). "every": it is beside every word, BOS included."""
 
     def __init__(self, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float, feed: Feed):
         super().__init__()
@@ -115,9 +113,7 @@ class FedLstmDecoder(nn.Module):
 
 
 def build_glrg(options: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = GlobalLocalEncoder(sizes, options.projection, options.fusion, options.dropout)
-    decoder = FedLstmDecoder(
-        vocabulary_size, encoder.fused, options.embedding, options.hidden, options.dropout, options.feed
-    )
+    o = options
+    encoder = GlobalLocalEncoder(wanted_sizes(o.features, feature_sizes), o.projection, o.fusion, o.dropout)
+    decoder = FedLstmDecoder(vocabulary_size, encoder.fused, o.embedding, o.hidden, o.dropout, o.feed)
     return Captioner(encoder, decoder)

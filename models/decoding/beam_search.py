@@ -54,11 +54,11 @@ def search(
     """features name -> (B, T, D), masks name -> (B, T) -> the n_best captions of each video.
 
     prefix: words that captions begin with, (P,) for all videos or (B, P) filled with PAD. Without `attention` none is kept."""
-    how = options.max_length, options.allow_unk, options.block_trigrams
-    if options.width == 1:
-        return greedy(captioner, features, masks, *how, prefix, attention)
-    width, penalty, n_best = options.width, options.length_penalty, options.n_best
-    return beam(captioner, features, masks, how[0], width, penalty, n_best, *how[1:], prefix, attention)
+    o = options
+    rules = o.allow_unk, o.block_trigrams, prefix, attention
+    if o.width == 1:
+        return greedy(captioner, features, masks, o.max_length, *rules)
+    return beam(captioner, features, masks, o.max_length, o.width, o.length_penalty, o.n_best, *rules)
 
 
 @torch.no_grad()

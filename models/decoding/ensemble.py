@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +35,7 @@ class _Encoders(nn.Module):
         self.members = members
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        memories = [member.encode(features, masks) for member in _captioners(self.members)]
-        return _packed(memories)
+        return _packed([member.encode(features, masks) for member in _captioners(self.members)])
 
 
 class _Decoders(nn.Module):
@@ -52,20 +52,15 @@ class _Decoders(nn.Module):
     def start(self, memory: Memory) -> State:
         states = [member.decoder.start(own) for member, own in self._each(memory)]
         self._sizes = [len(state) for state in states]
-        return tuple(x for state in states for x in state)
+        return tuple(chain(*states))
 
     def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> log of the mean probabilities (N, V), new state, attention of the first."""
-        logits: list[Tensor] = []
-        new_state: list[Tensor] = []
-        attention: list[Tensor | None] = []
-        rest = iter(state)
+        rest, outputs = iter(state), []
         for (member, own), size in zip(self._each(memory), self._sizes, strict=True):
-            member_logits, new, weights = member.decoder.step(token, tuple(next(rest) for _ in range(size)), own)
-            logits.append(member_logits)
-            new_state.extend(new)
-            attention.append(weights)
-        return mean_log_probs(logits), tuple(new_state), attention[0]
+            outputs.append(member.decoder.step(token, tuple(islice(rest, size)), own))
+        logits, states, attention = zip(*outputs, strict=True)
+        return mean_log_probs(logits), tuple(chain(*states)), attention[0]
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         """As `Decoder.teacher_forced`: the log of the mean probabilities."""

@@ -58,8 +58,7 @@ class TemporalEncoder(nn.Module):
 
     def __init__(self, sizes: Mapping[str, int], hidden: int, join: Join, dropout: float):
         super().__init__()
-        self.names = tuple(sizes)
-        self.join = join
+        self.names, self.join = tuple(sizes), join
         self.dropout = nn.Dropout(dropout)
         widths = [sum(sizes.values())] if join == "depth" else list(sizes.values())
         self.project = nn.ModuleList(nn.Linear(width, hidden) for width in widths)
@@ -70,8 +69,7 @@ class TemporalEncoder(nn.Module):
         rows = [zero_invalid(features[name], masks[name]) for name in self.names]
         if self.join == "depth":
             rows, valid = _align(rows, valid, self.names)
-            rows = [torch.cat(rows, dim=2)]
-            valid = [torch.stack(valid).any(0)]
+            rows, valid = [torch.cat(rows, dim=2)], [torch.stack(valid).any(0)]
         tokens = torch.cat([project(x) for project, x in zip(self.project, rows, strict=True)], dim=1)
         mask = torch.cat(valid, dim=1)
         tokens = self.dropout(tokens) * mask.unsqueeze(-1)

@@ -35,13 +35,8 @@ def profile(sentences: Sentences) -> Profile:
 
 @kernel
 def _profile(tokens, starts):
-    total = 0
-    for i in range(len(starts) - 1):
-        length = starts[i + 1] - starts[i]
-        for n in range(ORDERS):
-            total += max(0, length - n)
-    keys = np.empty(total, np.uint64)
-    tf = np.empty(total, np.int32)
+    most = ORDERS * len(tokens)
+    keys, tf = np.empty(most, np.uint64), np.empty(most, np.int32)
     edges = np.zeros(len(starts), np.int64)
     end = 0
     for i in range(len(starts) - 1):
@@ -106,16 +101,12 @@ class DocumentFrequencies:
         """ln(videos) - ln(max(1, df)) of each n-gram, (K,)."""
         return np.log(float(self.videos)) - np.log(np.maximum(1.0, self.counts))
 
-    def idf_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """The idf of any n-grams, (E,) -> (E,); one that no video has counts as if one had."""
-        idf = np.full(len(keys), np.nan)
-        self.fill_idf(keys, idf)
+    def idf_of(self, keys: NDArray[np.uint64], idf: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """The idf of any n-grams, (E,) -> (E,); one that no video has counts as if one had. Where some are known already, only
+        the others (NaN in `idf`) are looked up, in place."""
+        idf = np.full(len(keys), np.nan) if idf is None else idf
+        _find(keys, idf, *self._table, np.log(float(self.videos)))
         return idf
-
-    def fill_idf(self, keys: NDArray[np.uint64], idf: NDArray[np.float64]) -> None:
-        """Look up those whose idf (E,) is not known yet (NaN), in place."""
-        table, weights, shift = self._table
-        _find(keys, idf, table, weights, shift, np.log(float(self.videos)))
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], np.uint64]:

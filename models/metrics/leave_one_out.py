@@ -52,8 +52,7 @@ def _blocks(references: VideoCaptions) -> Iterator[VideoCaptions]:
     while first < len(references):
         begin = references.videos[first]
         last = max(first + 1, int(np.searchsorted(references.videos, begin + _BLOCK, "right")) - 1)
-        end = references.videos[last]
-        starts = sentences.starts[begin : end + 1]
-        tokens = sentences.tokens[starts[0] : starts[-1]]
-        yield VideoCaptions(Sentences(tokens, starts - starts[0]), references.videos[first : last + 1] - begin)
+        starts = sentences.starts[begin : references.videos[last] + 1]
+        part = Sentences(sentences.tokens[starts[0] : starts[-1]], starts - starts[0])
+        yield VideoCaptions(part, references.videos[first : last + 1] - begin)
         first = last

@@ -96,6 +96,4 @@ class VideoCaptions:
 
 
 def _edges(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    edges = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=edges[1:])
-    return edges
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

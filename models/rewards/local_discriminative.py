@@ -82,7 +82,7 @@ def phrase_bonus(
     known = match.rows >= 0  # none, where no reference has a word
     idf = np.full(match.rows.shape, np.nan)
     idf[known] = index.idf[match.rows[known]]
-    index.frequencies.fill_idf(match.grams.keys, idf)
+    index.frequencies.idf_of(match.grams.keys, idf)
     return _bonus(
         *match.grams, match.rows, idf, tfidf_norms(*match.grams, idf), captions.tokens, captions.starts, match.videos,
         index.references.videos, index.references.sentences.lengths, index.postings.starts, index.postings.reference,
@@ -95,13 +95,12 @@ def prefix_differences(
 ) -> NDArray[np.float64]:
     """How much each word adds to the CIDEr-D of the caption so far: N captions -> (N, width), 0 after their ends."""
     lengths = captions.lengths
-    valid = np.arange(width) < lengths[:, None]
-    sizes = (np.arange(width) + 1 + np.zeros_like(lengths)[:, None])[valid]
+    rows, positions = np.nonzero(valid := np.arange(width) < lengths[:, None])
+    sizes = positions + 1
     edges = np.concatenate([[0], np.cumsum(sizes)])
-    begins = np.repeat(captions.starts[:-1], lengths)
-    tokens = captions.tokens[np.arange(edges[-1]) - np.repeat(edges[:-1], sizes) + np.repeat(begins, sizes)]
+    tokens = captions.tokens[np.arange(edges[-1]) + np.repeat(captions.starts[rows] - edges[:-1], sizes)]
     so_far = np.zeros((len(captions), width))
-    so_far[valid] = cider_d(index, Sentences(tokens, edges), np.repeat(video_of, lengths))
+    so_far[valid] = cider_d(index, Sentences(tokens, edges), video_of[rows])
     return np.where(valid, np.diff(so_far, axis=1, prepend=0.0), 0.0)
 
 

@@ -12,13 +12,8 @@ from torch import nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_lstm
+from models.captioners.recnet import reconstructors
 from models.captioners.recnet.reconstruction_loss import Which
-from models.captioners.recnet.reconstructors import (
-    GlobalReconstructor,
-    LocalReconstructor,
-    Reconstructor,
-    TransposedReconstructor,
-)
 from models.captioners.s2vt import S2vtOptions, build_s2vt
 from models.options import Options
 
@@ -71,10 +66,10 @@ def build_recnet(options: RecNetOptions, feature_sizes: dict[str, int], vocabula
     size = sum(sizes.values()) if base.join == "depth" else next(iter(sizes.values()))
     net: nn.Module
     if options.reconstructor == "global":
-        net = GlobalReconstructor(base.hidden, size)
+        net = reconstructors.GlobalReconstructor(base.hidden, size)
     elif options.reconstructor == "transpose":
-        net = TransposedReconstructor(base.hidden, size)
+        net = reconstructors.TransposedReconstructor(base.hidden, size)
     else:
-        net = LocalReconstructor(base.hidden, size, options.attention)
-    captioner.reconstructor = Reconstructor(sizes, base.join, net)
+        net = reconstructors.LocalReconstructor(base.hidden, size, options.attention)
+    captioner.reconstructor = reconstructors.Reconstructor(sizes, base.join, net)
     return captioner

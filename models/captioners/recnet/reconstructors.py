@@ -38,9 +38,7 @@ class Reconstructor(nn.Module):
 
     def __init__(self, sizes: Mapping[str, int], join: Join, net: nn.Module):
         super().__init__()
-        self.sizes = dict(sizes)
-        self.join = join
-        self.net = net
+        self.sizes, self.join, self.net = dict(sizes), join, net
 
     def forward(self, states: TeacherForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         """states of N captions; words (N, L-1) and frames (N, T), True where they are valid."""

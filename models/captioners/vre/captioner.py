@@ -66,19 +66,17 @@ class RefocusDecoder(nn.Module):
     The video's representation o (the memory's summary) is the first cell state, replaces BOS, and is part of the query of
     both attentions, with the hidden state (eq. 12 to 16). What does not depend on the state is computed in advance."""
 
-    def __init__(
-        self, vocabulary_size: int, temporal: int, spatial: int | None, audio: int | None, hidden: int, dropout: float
-    ):
+    def __init__(self, words: int, temporal: int, spatial: int | None, audio: int | None, hidden: int, dropout: float):
         super().__init__()
         self.over_time = ProductScores(hidden, temporal, hidden)
         self.over_space = None if spatial is None else ProductScores(hidden, spatial, hidden)
         # W_h [o, h] is a part for h, in the scores, and a part for o that is the same at every step
         self.query_from_video = nn.Linear(hidden, 2 * hidden, bias=False)
-        self.embed = word_embedding(vocabulary_size, hidden)
+        self.embed = word_embedding(words, hidden)
         self.gates_from_word = nn.Linear(hidden, 4 * hidden)
         self.gates_from_audio = None if audio is None else nn.Linear(audio, 4 * hidden, bias=False)
         self.gates_from_past = nn.Linear(temporal + (spatial or 0) + hidden, 4 * hidden, bias=False)
-        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.predict = OutputLayer(hidden, words)
         self.dropout = nn.Dropout(dropout)
         self.softmax = AttentionSoftmax()
         open_forget_gate(self.gates_from_word.bias)
@@ -169,9 +167,7 @@ class VreCaptioner(Captioner):
 
     def _both_steps(self, batch: Batch, truth: float, own: Own) -> StepLosses:
         if self.active_steps != 2:
-            raise ValueError(
-                f"losses of two steps are wanted, but {self.active_steps} are active; set active_steps to 2"
-            )
+            raise ValueError(f"two steps' losses are wanted, but {self.active_steps} are active; set active_steps to 2")
         decoder = cast(RefocusDecoder, self.decoder)
         tokens, memory = self._prepare(batch)
         N = len(tokens)

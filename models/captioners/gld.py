@@ -175,8 +175,7 @@ def build_show_tell(options: ShowTellOptions, feature_sizes: dict[str, int], voc
     return Captioner(encoder, ShowTellDecoder(vocabulary_size, options.embedding, options.hidden, options.dropout))
 
 
-def build_top_down(options: TopDownOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    o = options
+def build_top_down(o: TopDownOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     encoder = GridEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
     decoder = TopDownDecoder(vocabulary_size, o.hidden, o.embedding, o.hidden, o.attention, o.dropout)
     return Captioner(encoder, decoder)

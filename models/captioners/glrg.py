@@ -112,8 +112,7 @@ class FedLstmDecoder(nn.Module):
         return hidden, (last.squeeze(0), cell.squeeze(0))
 
 
-def build_glrg(options: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    o = options
+def build_glrg(o: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     encoder = GlobalLocalEncoder(wanted_sizes(o.features, feature_sizes), o.projection, o.fusion, o.dropout)
     decoder = FedLstmDecoder(vocabulary_size, encoder.fused, o.embedding, o.hidden, o.dropout, o.feed)
     return Captioner(encoder, decoder)

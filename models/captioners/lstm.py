@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -59,18 +59,16 @@ class LstmDecoder(nn.Module):
     The context is read with the hidden state of the step before (RecNet eq. 4). What depends on the words alone is
     computed for a whole caption at once; only the recurrence runs step by step."""
 
-    def __init__(
-        self, reader: Attention, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float
-    ):
+    def __init__(self, reader: Attention, words: int, memory: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
         self.reader = reader
-        self.embed = word_embedding(vocabulary_size, embedding)
+        self.embed = word_embedding(words, embedding)
         self.gates_from_word = nn.Linear(embedding, 4 * hidden)
         self.gates_from_past = nn.Linear(memory + hidden, 4 * hidden, bias=False)  # of [context, hidden]
         self.start_hidden = nn.Linear(memory, hidden)
         self.start_cell = nn.Linear(memory, hidden)
         self.mix = nn.Linear(hidden + memory + embedding, hidden)
-        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.predict = OutputLayer(hidden, words)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.gates_from_word.bias)
 
@@ -103,10 +101,8 @@ class LstmDecoder(nn.Module):
         attention = None if attention is None else steps.unpack(attention)
         return logits, TeacherForcedStates(steps.unpack(hidden), attention)
 
-    def _unroll(
-        self, tokens: Tensor, memory: Memory, valid: Tensor | None
-    ) -> tuple[Tensor, Unrolling, Tensor, Tensor | None]:
-        """The logits; packed hidden states (P, H) and attention (P, T) of all steps."""
+    def _unroll(self, tokens: Tensor, memory: Memory, valid: Tensor | None) -> tuple[Tensor, Unrolling, Tensor, Any]:
+        """The logits; packed hidden states (P, H) and attention (P, T), or None, of all steps."""
         inputs = tokens[:, :-1]
         steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
         words = steps.pack(self.dropout(self.embed(inputs)))
@@ -137,10 +133,7 @@ class LstmDecoder(nn.Module):
         return self.predict(self.dropout(mixed))
 
 
-def build_lstm(
-    options: SaLstmOptions | MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int
-) -> Captioner:
-    o = options
+def build_lstm(o: SaLstmOptions | MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     encoder = TemporalEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
     reader = AdditiveAttention(o.hidden, o.hidden, o.attention) if isinstance(o, SaLstmOptions) else MeanContext()
     return Captioner(encoder, LstmDecoder(reader, vocabulary_size, o.hidden, o.embedding, o.hidden, o.dropout))

@@ -89,7 +89,6 @@ def _packed(memory: Memory) -> PackedSequence:
     return pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
 
 
-def build_s2vt(options: S2vtOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    o = options
+def build_s2vt(o: S2vtOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     encoder = TemporalEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
     return Captioner(encoder, S2vtDecoder(vocabulary_size, o.hidden, o.embedding, o.hidden, o.dropout))

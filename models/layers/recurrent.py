@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from models.types import Memory, State
 
 _Output = TypeVar("_Output", bound=tuple)
+Step = Callable[[Tensor, State, Memory], _Output]
+Start = Callable[[Memory], State]
 
 
 def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,13 +106,7 @@ class Unrolling:
         N, S = self._valid.shape
         return x.new_zeros(N * S, x.shape[1]).index_copy(0, self._positions, x).view(N, S, -1)
 
-    def run(
-        self,
-        step: Callable[[Tensor, State, Memory], _Output],
-        inputs: Tensor,
-        memory: Memory,
-        start: Callable[[Memory], State],
-    ) -> Iterator[_Output]:
+    def run(self, step: Step[_Output], inputs: Tensor, memory: Memory, start: Start) -> Iterator[_Output]:
         """inputs (P, X) packed, memory of N. Yields for every step what `step` returns, whose first item is the state."""
         memory = memory.select(self._order)
         state = start(memory)

@@ -1,10 +1,8 @@
-"""Policy gradient: captions are sampled, and those with more reward than a baseline become likelier (GL-RG eq. 11, GLD
-eq. 12).
+"""Policy gradient: sampled captions with more reward than a baseline become likelier (GL-RG eq. 11, GLD eq. 12).
 
 The policy is the captioner's distribution at `temperature`, over the tokens that sampling allows. Captions are sampled without
-gradients, in one pass for all samples of all videos; a second, teacher-forced pass gives the log-probability of every
-token under the same policy. Tokens that were not chosen have neither reward nor gradient: PAD, and the EOS that closes a
-caption of full length. Such a caption is rewarded as unfinished.
+gradients; a second, teacher-forced pass gives the log-probability of every token under the same policy. Tokens that were not
+chosen have neither reward nor gradient: PAD, and the EOS that closes a caption of full length, which is rewarded as unfinished.
 
 Both passes keep the captioner's mode, so dropout goes on regularising: with few videos the captioner would overfit without it.
 Captions sampled without dropout and trained on with it ("gradient") come from another policy than the one that is trained,

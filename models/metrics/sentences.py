@@ -1,7 +1,5 @@
-"""Captions as token ids, end to end in one array: what the score kernels read.
-
-Ids are whatever the caller counts as words. Whether an end-of-sentence id belongs to a caption is the caller's convention: it
-must be the same for hypotheses, references and document frequencies."""
+"""Captions as token ids, end to end in one array: what the score kernels read. Whether an end-of-sentence id belongs to a caption
+is the caller's convention: it must be the same for hypotheses, references and document frequencies."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
 """GLD's local discriminative reward: the sentence's CIDEr-D for each word, and more for words of rare phrases (eq. 9, 10).
 
 An n-gram of the sample is selected where its tf-idf reaches a threshold; every word of it that is itself not too common gets
-what the n-gram adds to the cosine with the references. The defaults are those of the authors' runs: raw term frequencies
-(eq. 9 divides them by the sentence's length, and then hardly an n-gram reaches 5), the mean over references, times 10, with
-CIDEr-D's penalty for another length. "w_t in the n-gram" is meant of the word, not of its position: all its occurrences
-have the same reward.
-
-Rewards are (N, T), also after a sentence's end: there they are the sentence-level reward, with which the words of a longer
-sentence are compared."""
+what the n-gram adds to the cosine with the references, at all its occurrences. The defaults are those of the authors' runs: raw
+term frequencies (eq. 9 divides them by the sentence's length, and then hardly an n-gram reaches 5), the mean over references,
+times 10, with CIDEr-D's penalty for another length. Rewards are (N, T); after a sentence's end they are the sentence-level
+reward, with which the words of a longer sentence are compared."""
 
 from __future__ import annotations
 

@@ -185,9 +185,7 @@ class VreCaptioner(Captioner):
 
 def build_vre(options: VreOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> VreCaptioner:
     o, sizes = options, wanted_sizes(options.features, feature_sizes)
-    temporal, spatial = sizes[o.temporal], None if o.spatial is None else sizes[o.spatial]
-    audio = None if o.audio is None else (o.audio, sizes[o.audio])
-    return VreCaptioner(
-        RefocusEncoder((o.temporal, temporal), o.spatial, audio, o.key_frames, o.hidden, o.steps),
-        RefocusDecoder(vocabulary_size, temporal, spatial, None if audio is None else audio[1], o.hidden, o.dropout),
-    )
+    temporal, spatial, audio = sizes[o.temporal], sizes.get(o.spatial or ""), sizes.get(o.audio or "")
+    names = (o.temporal, o.spatial, o.audio, o.key_frames)
+    encoder = RefocusEncoder(names, temporal, audio or 0, o.hidden, o.steps)
+    return VreCaptioner(encoder, RefocusDecoder(vocabulary_size, temporal, spatial, audio, o.hidden, o.dropout))

@@ -19,10 +19,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class TeacherForced:
-    """A teacher-forced pass over N captions with R valid tokens, EOS included.
-
-    logits (R, V) and the target tokens (R,); valid (N, L-1) says where they are; memory of N; states are the decoder's,
-    kept if the captioner has a reconstructor."""
+    """A teacher-forced pass over N captions with R valid tokens, EOS included: logits (R, V) and the target tokens (R,); valid
+    (N, L-1) says where they are; memory of N; states are the decoder's, kept if the captioner has a reconstructor."""
 
     logits: Tensor
     tokens: Tensor
@@ -54,10 +52,8 @@ class Captioner(nn.Module):
         return torch.log_softmax(self.decoder.teacher_forced(*self._prepare(batch)).float(), dim=-1)
 
     def word_logits(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> tuple[Tensor, Tensor]:
-        """The same pass at the R valid tokens only, EOS included: logits (R, V) and the target tokens (R,).
-
-        With `truth` below 1 the input tokens are mixed with the captioner's own (`models.decoding.scheduled_sampling`);
-        the targets stay the true ones."""
+        """The same pass at the R valid tokens only, EOS included: logits (R, V) and the target tokens (R,). With `truth` below
+        1 the inputs, not the targets, are mixed with the captioner's own words (`models.decoding.scheduled_sampling`)."""
         output = self.teacher_forced_pass(batch, truth, own)
         return output.logits, output.tokens
 
@@ -121,8 +117,6 @@ def wanted_sizes(names: tuple[str, ...], sizes: Mapping[str, int], reader: str =
     """The sizes of the features that a captioner reads, in its order."""
     missing = [name for name in names if name not in sizes]
     if missing:
-        raise ValueError(
-            f"the {reader} reads features {', '.join(missing)} that are not there; "
-            f"there are {', '.join(sorted(sizes)) or 'none'}: extract them or change the {reader}'s features"
-        )
+        there = f"there are {', '.join(sorted(sizes)) or 'none'}: extract them or change the {reader}'s features"
+        raise ValueError(f"the {reader} reads features {', '.join(missing)} that are not there; {there}")
     return {name: sizes[name] for name in names}

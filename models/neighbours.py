@@ -46,9 +46,7 @@ class NearestItems:
     def __init__(self, items: Vectors, k: int, metric: Metric = "euclidean", device: str = "cpu"):
         """items (N, D): float32 takes half the memory of float64; they must not change afterwards."""
         if k < 1 or not items.size:
-            raise ValueError(
-                f"k is {k}, items are {list(items.shape)}; there must be one neighbour and one item at least"
-            )
+            raise ValueError(f"k is {k}, items are {list(items.shape)}; there must be one of each at least")
         _check(items, "item")
         self.k, self.metric, self.count = k, metric, len(items)
         self._device = torch.device(device)

@@ -40,8 +40,7 @@ class TaggerOptions(Options):
 
 @dataclass(frozen=True)
 class TagBatch:
-    """B clips and their words: clips (B, P, M, S, S, 3) uint8; targets (B, K) from 0 to 1, the part of the clip's captions
-    that contain each word."""
+    """B clips (B, P, M, S, S, 3) uint8; targets (B, K) from 0 to 1, the part of the clip's captions that contain each word."""
 
     video_ids: tuple[str, ...]
     clips: Tensor

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.backbones.backbone import Backbone, Preprocessing
 
@@ -36,8 +36,7 @@ class CompiledBackbone:
             raise CannotCompile(f"{needed}; install g++ (or name another in CXX), or {leave}")
         # Read whenever code is looked up or stored; a folder that the user chose is kept.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
-        self.name = backbone.name
-        self.net: nn.Module = backbone.net
+        self.name, self.net = backbone.name, backbone.net
         self.preprocessing: Preprocessing | None = backbone.preprocessing
         self.clip: int | None = backbone.clip
         self.outputs: Mapping[str, tuple[int, ...]] = backbone.outputs

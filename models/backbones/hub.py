@@ -1,7 +1,5 @@
-"""Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library.
-
-timm's files lie in Hugging Face's cache, torchvision's and VGGish's in that of torch.hub: whatever else uses these
-libraries on this machine finds them too."""
+"""Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library:
+timm's into Hugging Face's, torchvision's and VGGish's into torch.hub's, where whatever else uses these libraries finds them."""
 
 from __future__ import annotations
 

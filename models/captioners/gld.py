@@ -1,6 +1,5 @@
-"""GLD's two captioners: Show-Tell (ST) reads a video as one vector, Top-Down (TDA) attends to its grid cells or frames.
-
-Rows may be frames (B, T, D) or the cells of a grid in each frame (B, T, S, D); an image is a video of one frame."""
+"""GLD's captioners: Show-Tell (ST) reads a video as one vector, Top-Down (TDA) attends to its rows, which may be frames (B, T, D)
+or the cells of a grid in each frame (B, T, S, D). An image is a video of one frame."""
 
 from __future__ import annotations
 

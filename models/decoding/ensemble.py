@@ -1,7 +1,5 @@
-"""An ensemble of captioners: at each step the mean of their probabilities (GLD, Table II).
-
-An ensemble is a captioner itself, so decoding and losses take it. Its members share a vocabulary; each reads the
-features it was trained on, by name, from one batch."""
+"""An ensemble of captioners, itself a captioner: at each step the mean of their probabilities (GLD, Table II). Its members share
+a vocabulary; each reads the features it was trained on, by name, from one batch."""
 
 from __future__ import annotations
 
@@ -75,10 +73,8 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     """M members' logits (..., V) -> the logarithm of the mean of their probabilities (..., V)."""
     sizes = [x.shape[-1] for x in logits]
     if len(set(sizes)) > 1:
-        raise ValueError(
-            f"the captioners of an ensemble must share a vocabulary, these have {', '.join(map(str, sizes))} words; "
-            "take those that were trained on the same text"
-        )
+        have = f"these have {', '.join(map(str, sizes))} words; take those that were trained on the same text"
+        raise ValueError(f"the captioners of an ensemble must share a vocabulary, {have}")
     own = torch.stack([torch.log_softmax(x.float(), dim=-1) for x in logits])
     return torch.logsumexp(own, dim=0) - math.log(len(logits))
 

@@ -1,6 +1,4 @@
-"""Greedy decoding and sampling: independent captions, batched over videos.
-
-For captions, scores and dropout see `models.decoding.beam_search`."""
+"""Greedy decoding and sampling, batched over videos. For captions, scores and dropout see `models.decoding.beam_search`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""From logits to the next token: which tokens are allowed at a step, and sampling one of them.
-
-Every row is processed on its own: its result does not depend on the other rows of the batch."""
+"""From logits to the next token, row by row: which tokens are allowed at a step, and sampling one of them."""
 
 from __future__ import annotations
 

@@ -73,10 +73,8 @@ def worth_dropping_rows(active: int, rows: int) -> bool:
 
 
 class Unrolling:
-    """Which of N captions take part in each of S steps. `valid` (N, S) is True up to the end of each caption.
-
-    Packed tensors have P rows, step after step, in each step the longest captions first: all valid positions, and a few
-    of padding that were not worth dropping."""
+    """Which of N captions take part in each of S steps. `valid` (N, S) is True up to the end of each caption. Packed tensors have
+    P rows, step after step, the longest captions first: all valid positions, and some padding not worth dropping."""
 
     def __init__(self, valid: Tensor):
         N, S = valid.shape

@@ -17,10 +17,8 @@ def check_present(names: Sequence[str], features: Mapping[str, Tensor], masks: M
     """ValueError if a batch lacks one of the features that an encoder reads."""
     missing = [name for name in names if name not in features or name not in masks]
     if missing:
-        raise ValueError(
-            f"the encoder reads {', '.join(names)} but the batch has no {', '.join(missing)}; "
-            f"it has {', '.join(sorted(features)) or 'nothing'}"
-        )
+        has = f"no {', '.join(missing)}; it has {', '.join(sorted(features)) or 'nothing'}"
+        raise ValueError(f"the encoder reads {', '.join(names)} but the batch has {has}")
 
 
 def zero_invalid(rows: Tensor, mask: Tensor) -> Tensor:
@@ -84,10 +82,8 @@ def _align(rows: list[Tensor], masks: list[Tensor], names: Sequence[str]) -> tup
     lengths = {x.shape[1] for x, there in zip(rows, present, strict=True) if there}
     if len(lengths) > 1:
         found = ", ".join(f"{name} {x.shape[1]}" for name, x in zip(names, rows, strict=True))
-        raise ValueError(
-            f"features joined by depth need the same number of rows, here {found}; "
-            "sample them at the same positions or set the captioner's join to 'time'"
-        )
+        advice = "sample them at the same positions or set the captioner's join to 'time'"
+        raise ValueError(f"features joined by depth need the same number of rows, here {found}; {advice}")
     T = lengths.pop() if lengths else 0
     for i, there in enumerate(present):
         if not there:

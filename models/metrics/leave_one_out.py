@@ -1,8 +1,7 @@
 """How much each reference agrees with the other references of its video: GL-RG's caption weights m(S), raw.
 
-Weight i belongs to reference i, so a weight is stored and shuffled with its caption, never beside it. Document frequencies
-count the caption that is left out too. A video's only reference has nothing to agree with: its weight is NaN, not 0, which would
-say that it is bad."""
+Weight i belongs to reference i. Document frequencies count the caption that is left out too. A video's only reference has nothing
+to agree with: its weight is NaN, not 0, which would say that it is bad."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ Corpus METEOR is computed from the summed statistics of all captions; it is not 
 tokenised already, as for the other scores. Loading takes Java some seconds and up to 2 GB, so keep a `Meteor` open:
 
     with Meteor() as meteor:
-        scores = meteor.score(hypotheses, references)
-"""
+        scores = meteor.score(hypotheses, references)"""
 
 from __future__ import annotations
 

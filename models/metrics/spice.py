@@ -47,10 +47,8 @@ def _command(jars: Path, asked: Path, answered: Path) -> list[str]:
     given = sorted(path.absolute() for path in jars.glob("*.jar"))
     missing = [name for name in CORENLP_JARS if name not in {path.name for path in given}]
     if missing:
-        raise JavaFailed(
-            f"the folder {jars} has no {' and no '.join(missing)}; they are part of Stanford CoreNLP 3.6.0 "
-            "(stanford-corenlp-full-2015-12-09.zip)"
-        )
+        origin = "they are part of Stanford CoreNLP 3.6.0 (stanford-corenlp-full-2015-12-09.zip)"
+        raise JavaFailed(f"the folder {jars} has no {' and no '.join(missing)}; {origin}")
     if java_version() > _LAST_WITH_JAVASCRIPT and not any(path.name.startswith("nashorn") for path in given):
         raise JavaFailed(
             f"Java {java_version()} has no JavaScript engine, which SPICE's jar writes its answer with; set JAVA_HOME to a "

@@ -57,8 +57,7 @@ BaselineOptions = Annotated[
 
 
 def against_truth(rewards: Tensor, truth: Tensor, video_index: Tensor) -> Tensor:
-    """rewards (N,) or (N, T), truth (B,) sentence-level means of the batch's videos (`truth_means`), video_index (N,) the row
-    of each sample's video."""
+    """rewards (N,) or (N, T), truth (B,) means of the batch's videos (`truth_means`), video_index (N,) the samples' rows."""
     baseline = truth[video_index]
     return rewards - (baseline if rewards.ndim == 1 else baseline[:, None])
 
@@ -66,8 +65,7 @@ def against_truth(rewards: Tensor, truth: Tensor, video_index: Tensor) -> Tensor
 def against_samples(
     rewards: Tensor, video_index: Tensor, top: int | None = None, leave_one_out: bool = False
 ) -> Tensor:
-    """rewards (N,) or (N, T), video_index (N,): equal for the samples of one video. With word-level rewards the best are chosen
-    at every position."""
+    """rewards (N,), or (N, T) whose best are chosen at every position; video_index (N,): equal for samples of one video."""
     baseline = torch.empty_like(rewards)
     for video in video_index.unique():
         rows = (video_index == video).nonzero().squeeze(1)

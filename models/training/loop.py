@@ -81,11 +81,9 @@ class NonFiniteLoss(RuntimeError):
     step counts from 1; losses are those of the batch, whose videos are video_ids."""
 
     def __init__(self, what: str, losses: dict[str, float], step: int, video_ids: tuple[str, ...]):
-        terms = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
-        super().__init__(
-            f"the {what} is not finite at step {step} ({terms}) on videos {', '.join(video_ids)}; "
-            "look at the features of these videos, or lower the learning rate"
-        )
+        terms, videos = ", ".join(f"{name} {loss:g}" for name, loss in losses.items()), ", ".join(video_ids)
+        where = f"the {what} is not finite at step {step} ({terms}) on videos {videos}"
+        super().__init__(f"{where}; look at the features of these videos, or lower the learning rate")
         self.what, self.losses, self.step, self.video_ids = what, losses, step, video_ids
 
 
@@ -214,19 +212,18 @@ _OPTIMISERS: dict[str, Any] = {"adam": optim.Adam, "adamw": optim.AdamW, "adadel
 
 
 def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
-    """The learning rate of a step (from 0) of all `options.epochs`: a function of the step alone, so that a resume needs no
-    scheduler's state."""
+    """The learning rate of a step (from 0): a function of the step alone, so that a resume needs no scheduler's state."""
     highest, per_epoch = options.learning_rate, total_steps / options.epochs
     warmup = options.warmup_steps or round(options.warmup_epochs * per_epoch)
     if step < warmup:
         return options.warmup_from + (highest - options.warmup_from) * (step + 1) / warmup
     epoch = int(step // per_epoch)
+    if options.schedule == "constant":
+        return highest
     if options.schedule == "steps":
         return highest * next((share for since, share in reversed(options.milestones) if epoch >= since), 1.0)
     if options.schedule == "decay":
         return highest * options.decay ** (epoch // options.decay_every)
-    if options.schedule == "constant":
-        return highest
     done = (step - warmup) / max(1, total_steps - warmup)
     return highest * 0.5 * (1 + math.cos(math.pi * done))
 
@@ -248,10 +245,8 @@ def take_snapshot(
 def restore(state: TrainState, model: nn.Module, optimiser: Optimizer, per_epoch: int, rank: int) -> int:
     """Put a snapshot back into a model, a fresh optimiser and torch's generators; returns the steps done."""
     if (before := state.values["steps_per_epoch"]) != per_epoch:
-        raise ValueError(
-            f"the snapshot was taken with {before} batches per epoch, now there are {per_epoch}; "
-            "go on with the same videos and batch size, or start again"
-        )
+        taken = f"the snapshot was taken with {before} batches per epoch, now there are {per_epoch}"
+        raise ValueError(f"{taken}; go on with the same videos and batch size, or start again")
     model.load_state_dict(state.named("model."))
     slots: dict[int, dict[str, Tensor]] = {}
     for index, name in enumerate(name for name, p in model.named_parameters() if p.requires_grad):

@@ -32,10 +32,9 @@ class G2lEncoder(nn.Module):
         check_present(self.names, features, masks)
         frame_mask, clip_mask = self._aligned(masks)
         T = frame_mask.shape[1]
-        frames = zero_invalid(_fit(features[self.names[0]], T), frame_mask)
-        clips = zero_invalid(_fit(features[self.names[1]], T), clip_mask)
-        frames = torch.relu(self.project_frames(frames)) * frame_mask.unsqueeze(-1)  # eq. 1
-        clips = torch.relu(self.project_clips(clips)) * clip_mask.unsqueeze(-1)
+        frames, clips = (_fit(features[name], T) for name in self.names[:2])
+        frames = torch.relu(self.project_frames(zero_invalid(frames, frame_mask))) * frame_mask.unsqueeze(-1)  # eq. 1
+        clips = torch.relu(self.project_clips(zero_invalid(clips, clip_mask))) * clip_mask.unsqueeze(-1)
         tokens = torch.cat([frames, clips], dim=-1)
         mask = frame_mask | clip_mask
         extras = {"frame_mask": frame_mask, "clip_mask": clip_mask}
@@ -53,10 +52,8 @@ class G2lEncoder(nn.Module):
         T, other = frame_mask.shape[1], clip_mask.shape[1]
         frame_rows, clip_rows = frame_mask.sum(1), clip_mask.sum(1)
         if other != T and bool(((frame_rows != clip_rows) & (frame_rows > 0) & (clip_rows > 0)).any()):
-            raise ValueError(
-                f"'{frames}' and '{clips}' must be sampled at the same positions, but a video has {T} rows of one and "
-                f"{other} of the other; give both the same stride"
-            )
+            rows = f"a video has {T} rows of one and {other} of the other; give both the same stride"
+            raise ValueError(f"'{frames}' and '{clips}' must be sampled at the same positions, but {rows}")
         return _fit(frame_mask, max(T, other)), _fit(clip_mask, max(T, other))
 
 
@@ -139,17 +136,12 @@ class G2lAttention(nn.Module):
     alignment, the mean of the frames' and the clips'."""
 
     def __init__(
-        self,
-        hidden: int,
-        projection: int,
-        attention: int,
-        aligned: AlignedAttention | None,
-        local: RegionAttention | None,
+        self, hidden: int, projection: int, size: int, aligned: AlignedAttention | None, local: RegionAttention | None
     ):
         super().__init__()
         self.projection = projection
-        self.of_frames = ProductScore(hidden, projection, attention)
-        self.of_clips = ProductScore(hidden, projection, attention)
+        self.of_frames = ProductScore(hidden, projection, size)
+        self.of_clips = ProductScore(hidden, projection, size)
         self.aligned, self.local = aligned, local
         self.softmax = AttentionSoftmax()
 

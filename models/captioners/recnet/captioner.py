@@ -36,10 +36,8 @@ class RecNetOptions(Options):
     @model_validator(mode="after")
     def _something_to_transpose(self) -> RecNetOptions:
         if self.reconstructor == "transpose" and self.base.kind != "sa_lstm":
-            raise ValueError(
-                f"the reconstructor 'transpose' needs the attention of an sa_lstm, a {self.base.kind} has none: "
-                "change the base, or set the reconstructor to 'global', 'local' or 'both'"
-            )
+            needed = f"the reconstructor 'transpose' needs the attention of an sa_lstm, a {self.base.kind} has none"
+            raise ValueError(f"{needed}: change the base, or set the reconstructor to 'global', 'local' or 'both'")
         return self
 
     @property
@@ -59,10 +57,9 @@ def build_recnet(options: RecNetOptions, feature_sizes: dict[str, int], vocabula
     captioner = build(base, feature_sizes, vocabulary_size)
     sizes = wanted_sizes(base.features, feature_sizes)
     if base.join == "time" and len(set(sizes.values())) > 1:
-        raise ValueError(
-            f"rows of different sizes ({', '.join(f'{name} {size}' for name, size in sizes.items())}) that follow each "
-            "other cannot be reconstructed by one reconstructor: set the base's join to 'depth', or name one feature"
-        )
+        found = f"rows of different sizes ({', '.join(f'{name} {size}' for name, size in sizes.items())})"
+        advice = "set the base's join to 'depth', or name one feature"
+        raise ValueError(f"{found} that follow each other cannot be reconstructed by one reconstructor: {advice}")
     size = sum(sizes.values()) if base.join == "depth" else next(iter(sizes.values()))
     net: nn.Module
     if options.reconstructor == "global":

@@ -101,7 +101,8 @@ class Captioner(nn.Module):
             logits = self.decoder.teacher_forced(inputs, memory, valid)
         else:
             if not isinstance(self.decoder, DecoderWithStates):
-                raise TypeError(f"a {type(self.decoder).__name__} returns no states for a reconstructor to read")
+                name = type(self.decoder).__name__
+                raise TypeError(f"a {name} does not return the states that a reconstructor reads")
             logits, states = self.decoder.teacher_forced_states(inputs, memory, valid)
         return TeacherForced(logits.float(), tokens[:, 1:][valid], valid, memory, states)
 

@@ -45,8 +45,10 @@ class NearestItems:
 
     def __init__(self, items: Vectors, k: int, metric: Metric = "euclidean", device: str = "cpu"):
         """items (N, D): float32 takes half the memory of float64; they must not change afterwards."""
-        if k < 1 or not items.size:
-            raise ValueError(f"k is {k}, items are {list(items.shape)}; there must be one of each at least")
+        if k < 1:
+            raise ValueError(f"k is {k}; ask for at least one neighbour")
+        if not items.size:
+            raise ValueError(f"items are {list(items.shape)}; there must be one at least")
         _check(items, "item")
         self.k, self.metric, self.count = k, metric, len(items)
         self._device = torch.device(device)

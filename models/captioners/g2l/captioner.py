@@ -51,7 +51,8 @@ class G2lOptions(Options):
     @model_validator(mode="after")
     def _regions_need_alignment(self) -> G2lOptions:
         if self.regions is not None and not self.alignment:
-            raise ValueError("the aligned attention chooses key frames: set 'alignment' to true or 'regions' to null")
+            advice = "set 'alignment' to true or 'regions' to null"
+            raise ValueError(f"key frames are chosen by the aligned attention: {advice}")
         return self
 
     @property

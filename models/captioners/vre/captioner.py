@@ -167,7 +167,8 @@ class VreCaptioner(Captioner):
 
     def _both_steps(self, batch: Batch, truth: float, own: Own) -> StepLosses:
         if self.active_steps != 2:
-            raise ValueError(f"two steps' losses are wanted, but {self.active_steps} are active; set active_steps to 2")
+            active = f"{self.active_steps} are active; set active_steps to 2"
+            raise ValueError(f"losses of two steps are wanted, but {active}")
         decoder = cast(RefocusDecoder, self.decoder)
         tokens, memory = self._prepare(batch)
         N = len(tokens)

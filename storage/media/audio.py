@@ -28,9 +28,7 @@ BLOCK_SECONDS = 30
 Sound = Generator[NDArray[np.float32], None, None]
 
 
-def stream_audio(
-    path: Path, rate: int = 16000, segment: TimeSpan | None = None, timeout: float = 300.0
-) -> Sound | None:
+def stream_audio(path: Path, rate: int = 16000, segment: TimeSpan | None = None, timeout: float = 300) -> Sound | None:
     """The first sound track as float32 in -1 to 1, mono, `rate` samples per second from the start of the video (or of the
     segment), in blocks of 30 s, the last one shorter; None if the file has no sound. ffmpeg starts with the first block and
     stops when the generator is closed. `timeout` is how many seconds it may be waited for in all. An error in the sound may

@@ -6,7 +6,7 @@ every key in advance. The catalogue adds what probing found."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from storage.datasets.dataset import Dataset
 from storage.errors import StorageError
 from storage.files.atomic import write_parquet
-from storage.files.file_cache import CachedProbe, FileCache
+from storage.files.file_cache import CachedProbe, FileCache, Progress
 from storage.files.hashing import digest, digest_rows
 from storage.records import SPLITS, Caption, Problem, VideoRecord
 
@@ -73,9 +73,7 @@ class DatasetSnapshot:
         return digest(self.dataset.name, self.parts, digest_rows(problems))
 
 
-def snapshot_dataset(
-    dataset: Dataset, file_cache: FileCache, progress: Callable[[int, int], None] | None = None
-) -> DatasetSnapshot:
+def snapshot_dataset(dataset: Dataset, file_cache: FileCache, progress: Progress = None) -> DatasetSnapshot:
     sources = sorted({video.source for video in dataset.videos if video.source})
     keys = file_cache.fingerprint(dataset.root, sources, progress)
     return DatasetSnapshot(dataset, {source: key for source, key in keys.items() if key})
@@ -115,10 +113,9 @@ class Catalogue:
     @cached_property
     def records(self) -> dict[str, VideoRecord]:
         """Every video of the data set by id, whether its file can be used or not."""
-        return {
-            id: VideoRecord(id, source, split, None if start is None else (start, end))
-            for id, source, split, start, end in _rows(self.videos, "id", "source", "split", "start", "end")
-        }
+        rows = _rows(self.videos, "id", "source", "split", "start", "end")
+        spans = ((*row, None if start is None else (start, end)) for *row, start, end in rows)
+        return {row[0]: VideoRecord(*row) for row in spans}
 
     @cached_property
     def usable_keys(self) -> dict[str, str]:

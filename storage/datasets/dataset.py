@@ -12,8 +12,7 @@ folder, no annotation file, a malformed one, or not one usable caption. The kind
     ambiguous        a name that fits several files (folder: quarantined; else the first file is taken)
     no_captions, not_annotated, empty_caption, duplicate_video, duplicate_caption, repaired_segment, outside_root,
     broken_link, unreadable_folder, missing_annotation, split_counts, split_conflict, split_derived, not_mapped
-                     only reported; the reason says what was done
-"""
+                     only reported; the reason says what was done"""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ videos/<id>.mp4         one clip each, H.264 with an AAC track (silent if the sc
 captions.jsonl          {"video", "caption", "split"}: a plain folder data set, read as such
 truth.jsonl             what was really drawn and which captions are lazy or wrong; for inspection, never for training
 world.unfinished.json   the options of a world that is still being drawn
-world.json              the same, renamed last: the world is complete
-"""
+world.json              the same, renamed last: the world is complete"""
 
 from __future__ import annotations
 

@@ -67,10 +67,11 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
     line of a split that has two or more. So a new video can move another only by ending or taking over such a loan."""
     hashes = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
     line = sorted(hashes, key=lambda name: (hashes[name], name))
-    splits: dict[str, Split] = {
-        name: "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
-        for name in line
-    }
+    splits: dict[str, Split] = {}
+    for name in line:
+        splits[name] = (
+            "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
+        )
     lent: list[str] = []
     shares: dict[Split, float] = {"test": test_share, "val": val_share, "train": 1.0 - test_share - val_share}
     for split, share in shares.items():

@@ -2,8 +2,7 @@
 
 Values are those of each video's newest row, in the store's own precision, checked against their checksums. An export can be
 imported again to the same rows, times included. Files appear whole or not at all, and nothing that was there is replaced
-unless that is asked for.
-"""
+unless that is asked for."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Ready-made features in the forms people keep them: a folder of <id>.npy, one .npy with ids, .npz, HDF5.
 
 A source lists its entries by header only and loads an entry's values when asked, so nothing is held whole in memory.
-No form is ever unpickled. What 'longtake features export' wrote also brings the times of its steps.
-"""
+No form is ever unpickled. What 'longtake features export' wrote also brings the times of its steps."""
 
 from __future__ import annotations
 

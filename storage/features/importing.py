@@ -2,8 +2,7 @@
 
 What was imported, from where and when is a group of its own below <store>/imports, one for each source. Bad rows are
 problems, left out and listed; the rest goes in. The same source again changes nothing, another one under the same name
-replaces the rows of the ids it has.
-"""
+replaces the rows of the ids it has."""
 
 from __future__ import annotations
 
@@ -129,7 +128,7 @@ def _copy(
     source: ImportSource,
     rows: list[tuple[SourceEntry, str]],
     feature_shape: Shape,
-    progress: Progress,
+    report: Progress,
 ) -> tuple[set[str], int]:
     """Write what is not there yet -> ids whose row is in the store now, number of rows written."""
     view, where, problems = store.view(), source.path.name, source.problems
@@ -152,8 +151,8 @@ def _copy(
                 problems.append(Problem(entry.id, "bad_features", str(error), where, True))
             except UNREADABLE as error:
                 problems.append(Problem(entry.id, "unreadable", str(error), where, True))
-            if progress:
-                progress(done, len(rows))
+            if report:
+                report(done, len(rows))
     return present, imported
 
 

@@ -1,8 +1,7 @@
 """Reading one segment: its chunk files are mapped into memory after a check of layout and size, else zarr-python reads.
 
 Everything is mapped when the segment is opened, so what is read later stays the same even if the segment is compacted
-away meanwhile. A row whose chunk is missing or short is invalid: it is not fresh, and reading it is an error.
-"""
+away meanwhile. A row whose chunk is missing or short is invalid: it is not fresh, and reading it is an error."""
 
 from __future__ import annotations
 

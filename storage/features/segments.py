@@ -6,8 +6,7 @@
                       index.parquet     which video lies where; renamed in last, so only an indexed row exists
 
 A segment is never changed once its index is there. `written` in the index says when a row was first written; it travels
-with the row through merging, so that "the newest row" means the same before and after.
-"""
+with the row through merging, so that "the newest row" means the same before and after."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@
     <store>/imports/        what was imported, if anything was (importing.py)
 
 Write with `store.writer()`, read with `store.view()`. Nothing shared is ever changed in place: writers add segments of
-their own, compaction adds merged ones before it removes their sources, and a view keeps what it has opened.
-"""
+their own, compaction adds merged ones before it removes their sources, and a view keeps what it has opened."""
 
 from __future__ import annotations
 
@@ -47,12 +46,7 @@ class FeatureStore:
 
     @classmethod
     def create(
-        cls,
-        path: Path,
-        *,
-        provenance: dict[str, Any],
-        feature_shape: Shape | None = None,
-        dtype: FeatureDType = "float16",
+        cls, path: Path, provenance: dict[str, Any], feature_shape: Shape | None = None, dtype: FeatureDType = "float16"
     ) -> FeatureStore:
         """Make the store, or open the one that is there if it has the same provenance["extractor_key"].
 

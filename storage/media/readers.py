@@ -181,8 +181,7 @@ def upright(pixels: Picture, matrix: SideData) -> Picture:
     """(H, W, 3) -> the same turned and mirrored as a display matrix asks."""
     # The matrix sends (x, y) to (a x + c y, b x + d y); only quarter turns and mirrors make sense for pixels.
     a, b, _, c, d = np.frombuffer(bytes(matrix), dtype=np.int32)[:5]
+    across, down = a, d
     if abs(int(b)) > abs(int(a)):
         pixels, across, down = pixels.transpose(1, 0, 2), c, b
-    else:
-        across, down = a, d
     return np.ascontiguousarray(pixels[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1])

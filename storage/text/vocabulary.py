@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from pydantic import Field
@@ -52,9 +53,8 @@ class Vocabulary:
         wanted = (w for w, n in counts.items() if n >= min_count and w not in SPECIAL_TOKENS)
         kept = sorted(wanted, key=lambda w: (-counts[w], w))
         if not kept:
-            raise BadInput(
-                f"no word occurs {min_count} times in the training captions; lower text.min_count or add captions"
-            )
+            remedy = "lower text.min_count or add captions"
+            raise BadInput(f"no word occurs {min_count} times in the training captions; {remedy}")
         return cls((*SPECIAL_TOKENS, *kept))
 
     @cached_property
@@ -78,13 +78,8 @@ class Vocabulary:
 
     def decode(self, token_ids: Iterable[int]) -> list[str]:
         """The words up to EOS, without special tokens."""
-        words = []
-        for token_id in token_ids:
-            if token_id == EOS:
-                break
-            if token_id > UNK:
-                words.append(self.words[token_id])
-        return words
+        sentence = takewhile(lambda token_id: token_id != EOS, token_ids)
+        return [self.words[token_id] for token_id in sentence if token_id > UNK]
 
     def save(self, path: Path) -> None:
         write_json(path, {"words": list(self.words), "key": self.key})
@@ -95,9 +90,7 @@ class Vocabulary:
             data = json.loads(path.read_bytes())
             vocabulary = cls(tuple(data["words"]))
             if vocabulary.key != data["key"]:
-                raise StorageError(
-                    f"{path} is damaged: its words do not match its key; run with '--force prepare_text'"
-                )
+                raise ValueError("its words do not match its key")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
         return vocabulary

@@ -73,13 +73,10 @@ _REMEDIES = {
     errno.ENOSPC: "the disk is full: free some room ('longtake gc --dry-run' shows what can go), then run the same command",
     errno.EDQUOT: "the disk quota is used up: free some room, then run the same command",
     errno.EROFS: "the file system is read-only: choose another --workspace",
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM), "no permission to write there: choose another --workspace or change its owner"
-    ),
-    **dict.fromkeys(
-        (errno.ENOTDIR, errno.EEXIST), "a file stands where a folder is needed: choose another --workspace"
-    ),
+    errno.EACCES: "no permission to write there: choose another --workspace or change its owner",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another --workspace",
 }
+_REMEDIES |= {errno.EPERM: _REMEDIES[errno.EACCES], errno.EEXIST: _REMEDIES[errno.ENOTDIR]}
 
 
 def is_transient(error: OSError) -> bool:

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -41,19 +40,14 @@ class NeighbourMetadata:
 
 
 def neighbour_table(
-    ids: Sequence[str],
-    split: str,
-    items: Sequence[str],
-    indices: npt.NDArray[np.int64],
-    distances: npt.NDArray[np.float64],
-    metadata: NeighbourMetadata,
+    ids: list[str], split: str, items: list[str], indices: np.ndarray, distances: np.ndarray, about: NeighbourMetadata
 ) -> pa.Table:
-    """n ids, the ids of the items, indices of items (n, k) and distances (n, k) -> one row per id."""
+    """n ids, the ids of the items, indices of items (n, k) int64 and distances (n, k) float64 -> one row per id."""
     offsets = pa.array(np.arange(len(ids) + 1) * indices.shape[1], pa.int32())
     nearest = pa.array(items, pa.string()).take(pa.array(indices.ravel()))
     lists = (pa.ListArray.from_arrays(offsets, values) for values in (nearest, pa.array(distances.ravel())))
     columns = [pa.array(ids, pa.string()), pa.array([split] * len(ids), pa.string()), *lists]
-    return pa.table(columns, schema=_SCHEMA.with_metadata({_METADATA: json.dumps(asdict(metadata)).encode()}))
+    return pa.table(columns, schema=_SCHEMA.with_metadata({_METADATA: json.dumps(asdict(about)).encode()}))
 
 
 def block_path(folder: Path, split: str, start: int, stop: int) -> Path:

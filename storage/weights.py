@@ -41,9 +41,8 @@ class KnownWeights:
 
 def default_folder() -> Path:
     """$LONGTAKE_WEIGHTS, else longtake/weights in the user's cache folder."""
-    if chosen := os.environ.get("LONGTAKE_WEIGHTS"):
-        return Path(chosen).expanduser().absolute()
-    return cache_folder() / "weights"
+    chosen = os.environ.get("LONGTAKE_WEIGHTS")
+    return Path(chosen).expanduser().absolute() if chosen else cache_folder() / "weights"
 
 
 def cache_folder() -> Path:

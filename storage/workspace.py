@@ -46,11 +46,6 @@ def _safe(name: str) -> str:
     return name
 
 
-def _has_foreign_files(root: Path, marker: Path) -> bool:
-    """Whether a folder holds anything but temporary files of this marker."""
-    return any(not path.name.startswith(marker.name + TEMP_MARK) for path in root.iterdir())
-
-
 @dataclass(frozen=True)
 class Workspace:
     """One project's folder. Cheap to open; all state is on disk."""
@@ -62,11 +57,12 @@ class Workspace:
         """Open the workspace, or make it if the folder is new or empty. Several may make it at once: whose marker is last
         does not matter, and a marker on its way (or left by a killed writer) is no foreign file."""
         root = Path(root).expanduser().absolute()
-        marker = root / "workspace.json"
+        marker, temporary = root / "workspace.json", f"workspace.json{TEMP_MARK}"
         try:
             if not marker.is_file():
                 # the marker comes before all else, so a process that sees other files first checks for it once more
-                if root.is_dir() and _has_foreign_files(root, marker) and not marker.is_file():
+                names = [path.name for path in root.iterdir()] if root.is_dir() else []
+                if not all(name.startswith(temporary) for name in names) and not marker.is_file():
                     remedy = "choose a new or empty folder with --workspace"
                     raise StorageError(f"{root} is not empty and not a Longtake workspace; {remedy}")
                 root.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 FOLDERS = (".", "annotations", "annotation", "captions")
 """Where annotation files are looked for, below the data folder and in this order."""
 
+Skip = Callable[[int, str], None] | None
 TableRow = tuple[int, dict[str, Any]]
 """The line (or the row of a Parquet file), from 1, and its values by lower-case column name."""
 
@@ -118,9 +119,7 @@ def list_in(data: dict[str, Any], key: str, path: Path, expected: str) -> list[A
     return value
 
 
-def read_rows(
-    path: Path, wanted: Collection[str], skip: Callable[[int, str], None] | None = None
-) -> Iterator[TableRow]:
+def read_rows(path: Path, wanted: Collection[str], skip: Skip = None) -> Iterator[TableRow]:
     """The rows of a .csv, .tsv, .jsonl or .parquet file; of a Parquet file only the `wanted` columns are read.
 
     A row that cannot be parsed is BadInput, or, if `skip` is given, is passed to it (line, reason) and left out."""
@@ -142,7 +141,7 @@ def read_header(path: Path) -> list[str]:
         return []
 
 
-def _csv_rows(path: Path, suffix: str, skip: Callable[[int, str], None] | None) -> Iterator[TableRow]:
+def _csv_rows(path: Path, suffix: str, skip: Skip) -> Iterator[TableRow]:
     text = io.StringIO(read_text(path), newline="")
     reader = csv.reader(text, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
     header: list[str] | None = None
@@ -168,10 +167,8 @@ def _csv_rows(path: Path, suffix: str, skip: Callable[[int, str], None] | None) 
             if len(row) == len(header):
                 yield line, dict(zip(header, row, strict=True))
                 continue
-            wanted = (
-                f"{len(header)} ({', '.join(header)}), with double quotes around a field that has the separator in it"
-            )
-            reason = f"{len(row)} columns; expected {wanted}"
+            quoting = "with double quotes around a field that has the separator in it"
+            reason = f"{len(row)} columns; expected {len(header)} ({', '.join(header)}), {quoting}"
         if skip is None or header is None:
             raise BadInput(f"{path}, line {line}{f', column {len(row)}' if row else ''}: {reason}")
         skip(line, reason)

@@ -39,15 +39,16 @@ def read_demo(options: DemoOptions, root: Path) -> Dataset:
     return read_folder(FolderOptions(name=options.name, captions="captions.jsonl"), root)
 
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None] | None
 
 
-def draw_world(root: Path, options: DemoOptions, workers: int = 2, progress: Progress | None = None) -> bool:
+def draw_world(root: Path, options: DemoOptions, workers: int = 2, progress: Progress = None) -> bool:
     """Draw what is missing of the world in `root`; True if anything was. `progress` hears (clips done, clips in all).
 
     An interrupted world goes on where it stopped and ends up with the same bytes. A second process that draws the same
     world waits for the first and then finds nothing to do."""
-    world = _describe(options)
+    drawn = options.model_dump(mode="json", exclude={"kind", "name", "path"})  # what decides the bytes of a world
+    world = {"format": FORMAT, "options": drawn, "count": options.train + options.val + options.test}
     finished, unfinished = root / "world.json", root / "world.unfinished.json"
     if _is_marked(finished, world):
         return False
@@ -66,12 +67,6 @@ def draw_world(root: Path, options: DemoOptions, workers: int = 2, progress: Pro
             unfinished.replace(finished)
             sync_folder(root)
     return True
-
-
-def _describe(options: DemoOptions) -> dict[str, Any]:
-    """What decides the bytes of a world, as its marker keeps it."""
-    drawn = options.model_dump(mode="json", exclude={"kind", "name", "path"})
-    return {"format": FORMAT, "options": drawn, "count": options.train + options.val + options.test}
 
 
 def _is_marked(path: Path, wanted: dict[str, Any]) -> bool:
@@ -110,9 +105,7 @@ def _truth_row(clip: DemoClip) -> dict[str, Any]:
     return row | {"captions": [caption.kind for caption in clip.captions]} | asdict(clip.scene)
 
 
-def _draw_clips(
-    videos: Path, plan: list[DemoClip], options: DemoOptions, workers: int, progress: Progress | None
-) -> None:
+def _draw_clips(videos: Path, plan: list[DemoClip], options: DemoOptions, workers: int, progress: Progress) -> None:
     videos.mkdir(exist_ok=True)
     for leftover in videos.glob(f"*{TEMP_MARK}*"):
         leftover.unlink()

@@ -26,8 +26,6 @@ from storage.records import Problem
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
 """What numpy, zipfile and h5py raise on broken files."""
-
-
 EXPORT_NOTE = "longtake-export.json"
 """Beside exported .npy files: what made them. Written last."""
 EXPORT_ROWS = "longtake-export.parquet"

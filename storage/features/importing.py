@@ -77,7 +77,9 @@ def import_features(
         entries, unknown = _wanted(opened, known_ids)
         if not entries:
             raise BadInput(_explain_nothing_imported(opened, unknown, known_ids))
-        source_hash = _hash(opened)
+        # of the source's bytes; of several files, of their names and hashes
+        hashes = [(file.name, digest_file(file)) for file in opened.files]
+        source_hash = hashes[0][1] if len(hashes) == 1 else digest_rows(hashes)
         shape = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
         store = _open_store(store_path, name, shape, dtype, opened)
         key = f"imported:{source_hash[:16]}"
@@ -186,13 +188,6 @@ def _record(store: FeatureStore, source: ImportSource, source_hash: str, feature
         for path in (root, folder):
             sync_file(path / "zarr.json")
             sync_folder(path)
-
-
-def _hash(source: ImportSource) -> str:
-    """The hash of the source's bytes; of several files, of their names and hashes."""
-    if len(source.files) == 1:
-        return digest_file(source.files[0])
-    return digest_rows((file.name, digest_file(file)) for file in source.files)
 
 
 def _explain_nothing_imported(source: ImportSource, unknown: list[str], known: Collection[str] | None) -> str:

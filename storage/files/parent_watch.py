@@ -24,10 +24,8 @@ def is_running(pid: int) -> bool:
     """Whether there is a process of this number on this machine, anybody's."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # alive, and another user's
-        return True
+    except (ProcessLookupError, PermissionError) as error:
+        return isinstance(error, PermissionError)  # alive, and another user's
     return True
 
 

@@ -78,9 +78,7 @@ def _blocks(path: Path, command: list[str], size: int, timeout: float) -> Sound:
             raise BadMedia("timeout", f"{path}: its sound was not decoded within {timeout:g} s; convert it") from None
         finally:
             decoder.kill()
-            decoder.wait()
-            if decoder.stdout is not None:
-                decoder.stdout.close()
+            decoder.communicate()  # waits, and closes the pipe
         if code < 0:
             raise BadMedia("crashed", f"{path}: ffmpeg died ({signal.Signals(-code).name}) on its sound; convert it")
         if code:

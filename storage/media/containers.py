@@ -137,7 +137,7 @@ def _explain_unopened(path: Path, header: bytes, error: av.error.FFmpegError) ->
 def _explain_mp4(path: Path) -> BadMedia:
     """Walk the top level of an MP4 file and say where it breaks."""
     size, position = path.stat().st_size, 0
-    reason = "it ends before its index (moov); copy or download it again"
+    reason = "it ends before its index (moov)"
     with path.open("rb") as file:
         while position + 8 <= size:
             file.seek(position)
@@ -148,14 +148,12 @@ def _explain_mp4(path: Path) -> BadMedia:
             if not (label.isascii() and label.isprintable()):
                 what = f"from byte {position} on it makes no sense: it is encrypted or damaged"
                 return BadMedia("undecodable", f"{path} begins as an MP4 file, but {what}; copy or download it again")
-            if position + length > size:
-                end = f"inside its '{label}' part, which should reach byte {position + length}"
-                reason = f"it ends after {size} bytes {end}; copy or download it again"
+            if (end := position + length) > size:
+                reason = f"it ends after {size} bytes inside its '{label}' part, which should reach byte {end}"
                 break
             if name == b"moov":
-                reason = "its index (moov) makes no sense; copy or download it again"
+                reason = "its index (moov) makes no sense"
+            if name == b"moov" or length < 8:
                 break
-            if length < 8:
-                break
-            position += length
-    return BadMedia("truncated", f"{path} is an MP4 file, but {reason}")
+            position = end
+    return BadMedia("truncated", f"{path} is an MP4 file, but {reason}; copy or download it again")

@@ -36,9 +36,7 @@ class DecodePool:
     """`workers` processes; 0 decodes in this process. `timeout` is how many seconds one job may take."""
 
     def __init__(self, workers: int, timeout: float) -> None:
-        self.workers = workers
-        self.timeout = timeout
-        self.ahead = 2 * workers + 1
+        self.workers, self.timeout, self.ahead = workers, timeout, 2 * workers + 1
         self._idle: queue.SimpleQueue[DecodeProcess] = queue.SimpleQueue()
         self._started: list[DecodeProcess] = []
         self._threads: ThreadPoolExecutor | None = None

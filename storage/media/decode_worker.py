@@ -55,11 +55,9 @@ class DecodeProcess:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         none, env = subprocess.DEVNULL, {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
-            argument = json.dumps([theirs.fileno(), os.getpid(), sys.path])
-            command, passed = [sys.executable, "-c", _PROGRAM, argument], [theirs.fileno()]
-            self._process = subprocess.Popen(
-                command, pass_fds=passed, stdin=none, stdout=none, stderr=self._stderr, env=env
-            )
+            handle, err = theirs.fileno(), self._stderr
+            command = [sys.executable, "-c", _PROGRAM, json.dumps([handle, os.getpid(), sys.path])]
+            self._process = subprocess.Popen(command, pass_fds=[handle], stdin=none, stdout=none, stderr=err, env=env)
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self) -> None:

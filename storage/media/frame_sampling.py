@@ -98,10 +98,9 @@ def choose_frames(sampling: Sampling, pts: Seconds, segment: TimeSpan | None = N
                 chosen = chosen[_spread(len(chosen), sampling.limit)]
             chosen = chosen[:, None]
         case Clips():
+            centres = np.arange(0, count, sampling.stride or 1, dtype=np.int64)
             if sampling.positions is not None:
                 centres = _spread(count, sampling.positions)
-            else:
-                centres = np.arange(0, count, sampling.stride, dtype=np.int64)
             chosen = centres[:, None] + (np.arange(sampling.length) - sampling.length // 2) * sampling.step
         case Keyframes():
             centres = _spread(count, sampling.count)

@@ -95,13 +95,10 @@ def detect_cuts(job: ShotJob) -> Iterator[ScanProgress | Cuts]:
                 yield ScanProgress(moment - first)
     found = finder.cuts()
     # The frames' own times as everybody else knows them: a segment must begin with the first frame of its shot.
-    yield Cuts(job.probe.pts[_nearest(job.probe.pts, found.moments)], found.strengths)
-
-
-def _nearest(pts: Seconds, moments: Seconds) -> np.ndarray:
-    """pts (N,) sorted, moments (K,) -> (K,): the number of the frame that is nearest to each moment."""
+    pts, moments = job.probe.pts, found.moments
     after = np.clip(np.searchsorted(pts, moments), 1, len(pts) - 1)
-    return after - (moments - pts[after - 1] < pts[after] - moments)
+    nearest = after - (moments - pts[after - 1] < pts[after] - moments)
+    yield Cuts(pts[nearest], found.strengths)
 
 
 class CutDetector:

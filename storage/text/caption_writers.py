@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Literal
@@ -74,7 +74,7 @@ def as_row(line: CaptionLine) -> dict[str, object]:
     return row
 
 
-def render_srt(lines: Iterable[CaptionLine]) -> str:
+def render_srt(lines: Sequence[CaptionLine]) -> str:
     """SubRip: numbered cues, milliseconds after a comma. It has no escapes; one line of text is always plain text but for
     angle brackets, which players take for tags: they become typographic ones."""
     blocks = []
@@ -84,7 +84,7 @@ def render_srt(lines: Iterable[CaptionLine]) -> str:
     return "\n".join(blocks)
 
 
-def render_vtt(lines: Iterable[CaptionLine]) -> str:
+def render_vtt(lines: Sequence[CaptionLine]) -> str:
     """WebVTT: text with &, < and > escaped."""
     blocks = ["WEBVTT\n"]
     for start, end, text in _cues(lines):
@@ -106,12 +106,7 @@ def _subtitle_clock(milliseconds: int, point: str) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{rest:03}"
 
 
-RENDERERS: dict[str, Callable[[Sequence[CaptionLine]], str]] = {
-    "text": render_text,
-    "jsonl": render_jsonl,
-    "csv": render_csv,
-    **{"srt": render_srt, "vtt": render_vtt},
-}
+RENDERERS = {"text": render_text, "jsonl": render_jsonl, "csv": render_csv, "srt": render_srt, "vtt": render_vtt}
 SUBTITLES = ("srt", "vtt")
 """formats with one file per video"""
 

@@ -44,8 +44,6 @@ _REWRITTEN = {
     "₠": "$", "€": "$", "\x80": "$", "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "&amp;": "&", "&lt;": "<",
     "&gt;": ">", "&nbsp;": "",
 }  # fmt: skip
-
-
 _QUOTES = {"`": "\x91\u2018\u201b\u2039", "'": "\x92\u2019\u203a", "``": "\x93\u201c\xab", "''": "\x94\u201d\xbb"}
 _STRAIGHT = {ord(mark): quote for quote, marks in _QUOTES.items() for mark in marks}
 

@@ -69,12 +69,9 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, tokens: Sequence[str], max_words: int) -> list[int]:
-        """BOS w1 .. wn EOS"""
-        return [BOS, *(self._token_id(token) for token in tokens[:max_words]), EOS]
-
-    def _token_id(self, token: str) -> int:
-        """A caption may contain the text "<eos>": that is not the end of a sentence."""
-        return UNK if token in SPECIAL_TOKENS else self.token_ids.get(token, UNK)
+        """BOS w1 .. wn EOS. A caption may contain the text "<eos>": that is not the end of a sentence."""
+        known = self.token_ids
+        return [BOS, *(UNK if t in SPECIAL_TOKENS else known.get(t, UNK) for t in tokens[:max_words]), EOS]
 
     def decode(self, token_ids: Iterable[int]) -> list[str]:
         """The words up to EOS, without special tokens."""

@@ -1,5 +1,5 @@
-# Two images: `server`, Prefect with its drivers, and `longtake`, for workers and commands (CPU or, with the NVIDIA container
-# toolkit, GPU: torch's wheel carries CUDA). Neither runs as root. Not built by us yet: no container engine was at hand.
+# Two images: `server`, Prefect with its database and Redis drivers, and `longtake`, for workers and commands (CPU or, with the NVIDIA
+# container toolkit, GPU: torch's wheel includes CUDA). Neither runs as root. Not built by us yet: there was no container engine.
 FROM python:3.11-slim AS base
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --create-home --uid 1000 longtake

@@ -58,10 +58,8 @@ def build(folder: Path, videos: int) -> tuple[Path, Path, Path]:
     workspace = Workspace.open(root)
     loaded = load_recipe(str(recipe), (), data)
     snapshot = snapshot_dataset(read_dataset(loaded.dataset, data), FileCache(workspace.file_cache_path))
-    pts = np.arange(48) / 24
-    FileCache(workspace.file_cache_path).note_probes(
-        dict.fromkeys(snapshot.contents.values(), CachedProbe(PROBE, pts)), PROBE_VERSION
-    )
+    probes = dict.fromkeys(snapshot.contents.values(), CachedProbe(PROBE, np.arange(48) / 24))
+    FileCache(workspace.file_cache_path).note_probes(probes, PROBE_VERSION)
     plan = plan_pipeline(loaded, workspace, until="extract_features")
     (source,) = plan.steps[-1].prepared.values()
     store = FeatureStore.create(workspace.features / source.store, provenance={"extractor_key": source.key})
@@ -78,12 +76,10 @@ def no_op(data: Path, recipe: Path, root: Path) -> tuple[float, float]:
     """Seconds and peak megabytes of the command that finds nothing to do."""
     arguments = ["run", recipe, "--data", data, "-w", root, "--until", "extract_features"]
     began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    command = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout and process.stderr
-    printed = process.stdout.read().decode()
-    complaints = process.stderr.read().decode()
+    printed, complaints = process.stdout.read(), process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status or "Nothing to do" not in printed:
         sys.exit(f"the command did not end well:\n{printed}\n{complaints}")
@@ -96,12 +92,9 @@ def plan_again(data: Path, recipe: Path, root: Path) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--videos", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    counts = parser.parse_args().videos
-    print(
-        f"{'videos':>8} {'no-op run':>10} {'of it planning':>15} {'us/video':>11} {'peak MB':>8} {'hashing all again':>18}"
-    )
+    counts = arguments(__doc__, videos=[1_000, 10_000, 100_000]).videos
+    print(f"{'videos':>8} {'no-op run':>10} {'of it planning':>15} {'us/video':>11} {'peak MB':>8}", end=" ")
+    print(f"{'hashing all again':>18}")
     base = None
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:

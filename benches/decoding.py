@@ -5,8 +5,7 @@ ffmpeg on the ways in which frames are asked for.
 
 The clips are drawn here; every frame carries its number in its pixels, so a wrong frame is counted as one. Times are
 processor time (children included), the best of the rounds, one thread a decoder; each is printed as a multiple of the
-fastest way that gave every frame right. Trust the ratios, not the times.
-"""
+fastest way that gave every frame right. Trust the ratios, not the times."""
 
 from __future__ import annotations
 
@@ -15,39 +14,34 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import av
+import decord
 import imageio_ffmpeg
 import numpy as np
 from measuring import arguments, cpu_seconds
 
-from storage.media.frame_sampling import Clips, EveryNth, Indices, Sampling, Uniform, choose_frames
+from storage.media.frame_sampling import Clips, EveryNth, Indices, Uniform, choose_frames
 from storage.media.probe import Probe, open_reader, probe
 
 FPS, WIDTH, HEIGHT, DIGITS = 25, 320, 240, 16
 Pictures = list[np.ndarray]
 Way = Callable[[Path, Probe, list[Indices]], Pictures]
 
+X265 = "log-level=none:bframes=4"
 CLIPS: dict[str, tuple[str, str, dict[str, str]]] = {
     "h264, closed groups, MP4": ("a.mp4", "libx264", {"preset": "veryfast", "bf": "3", "g": "50"}),
     "h264, open groups, MKV": ("b.mkv", "libx264", {"preset": "veryfast", "x264-params": "open-gop=1:keyint=50"}),
-    "hevc as x265 makes it, MP4": (
-        "c.mp4",
-        "libx265",
-        {"preset": "ultrafast", "x265-params": "log-level=none:bframes=4"},
-    ),
+    "hevc as x265 makes it, MP4": ("c.mp4", "libx265", {"preset": "ultrafast", "x265-params": X265}),
     "mpeg4 with B-frames, AVI": ("d.avi", "mpeg4", {"bf": "2", "g": "50", "b": "600k"}),
 }
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--seconds", type=int, default=16, help="length of a clip")
-    parser.add_argument("--rounds", type=int, default=4, help="how often each is measured")
-    parser.add_argument("--folder", type=Path, help="where the clips go for the time of the run")
-    options = parser.parse_args()
+    options = arguments(__doc__, seconds=16, rounds=4, folder=tempfile.gettempdir())
+    decord.logging.set_level(decord.logging.QUIET)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for title, (name, codec, settings) in CLIPS.items():
             path = draw(Path(folder) / name, options.seconds * FPS, codec, settings)
@@ -59,15 +53,11 @@ def main() -> None:
 
 def patterns(found: Probe) -> dict[str, list[Indices]]:
     """How frames are asked for: each pattern is one or more plans (P, M) of frame numbers."""
-    late = (found.duration - 3, found.duration)
-    three: list[Sampling] = [Uniform(frames=28), EveryNth(stride=5), Clips(positions=4, length=16)]
-    return {
-        "28 frames, evenly": [choose_frames(Uniform(frames=28), found.pts)],
-        "every 5th frame": [choose_frames(EveryNth(stride=5), found.pts)],
-        "4 clips of 16 frames": [choose_frames(Clips(positions=4, length=16), found.pts)],
-        "28 frames of the last 3 seconds": [choose_frames(Uniform(frames=28), found.pts, late)],
-        "these three plans together": [choose_frames(sampling, found.pts) for sampling in three],
-    }
+    samplings = (Uniform(frames=28), EveryNth(stride=5), Clips(positions=4, length=16))
+    even, every, clips = (choose_frames(sampling, found.pts) for sampling in samplings)
+    late = choose_frames(Uniform(frames=28), found.pts, (found.duration - 3, found.duration))
+    one = {"28 frames, evenly": [even], "every 5th frame": [every], "4 clips of 16 frames": [clips]}
+    return one | {"28 frames of the last 3 seconds": [late], "these three plans together": [even, every, clips]}
 
 
 def measure(path: Path, found: Probe, plans: list[Indices], rounds: int) -> dict[str, tuple[float, int]]:
@@ -91,12 +81,8 @@ def ways(plans: int) -> dict[str, Way]:
     found: dict[str, Way] = {"Longtake, one pass": one_pass}
     if plans > 1:
         found["Longtake, a pass for each"] = a_pass_each
-    return found | {
-        "decord by index": decord_by_index,
-        "decord in order": decord_in_order,
-        "PyAV in order": pyav_in_order,
-        "ffmpeg, raw pipe": ffmpeg_pipe,
-    }
+    found |= {"decord by index": decord_by_index, "decord in order": decord_in_order}
+    return found | {"PyAV in order": pyav_in_order, "ffmpeg, raw pipe": ffmpeg_pipe}
 
 
 def decode(path: Path, wanted: Indices, found: Probe) -> Pictures:
@@ -118,24 +104,13 @@ def a_pass_each(path: Path, found: Probe, plans: list[Indices]) -> Pictures:
 
 
 def decord_by_index(path: Path, found: Probe, plans: list[Indices]) -> Pictures:
-    import decord
-
-    decord.logging.set_level(decord.logging.QUIET)
     video = decord.VideoReader(str(path), num_threads=1)
     return [image for plan in plans for image in video.get_batch(np.unique(plan).tolist()).asnumpy()]
 
 
 def decord_in_order(path: Path, found: Probe, plans: list[Indices]) -> Pictures:
-    import decord
-
-    decord.logging.set_level(decord.logging.QUIET)
     video = decord.VideoReader(str(path), num_threads=1)
-
-    def frames() -> Iterator[Callable[[], np.ndarray]]:
-        for _ in range(len(video)):
-            yield video.next().asnumpy
-
-    return picked(frames(), plans)
+    return picked((video.next().asnumpy for _ in range(len(video))), plans)
 
 
 def pyav_in_order(path: Path, found: Probe, plans: list[Indices]) -> Pictures:
@@ -152,19 +127,10 @@ def ffmpeg_pipe(path: Path, found: Probe, plans: list[Indices]) -> Pictures:
     size = found.width * found.height * 3
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        pipe = process.stdout
-
-        def frames() -> Iterator[Callable[[], np.ndarray]]:
-            while len(data := pipe.read(size)) == size:
-                yield partial(as_picture, data, found)
-
-        pictures = picked(frames(), plans)
+        whole = takewhile(lambda data: len(data) == size, iter(partial(process.stdout.read, size), b""))
+        pictures = picked((partial(np.frombuffer, data, np.uint8) for data in whole), plans)
         process.kill()
-    return pictures
-
-
-def as_picture(data: bytes, found: Probe) -> np.ndarray:
-    return np.frombuffer(data, np.uint8).reshape(found.height, found.width, 3)
+    return [picture.reshape(found.height, found.width, 3) for picture in pictures]
 
 
 def picked(frames: Iterator[Callable[[], np.ndarray]], plans: list[Indices]) -> Pictures:
@@ -209,7 +175,7 @@ def read_number(picture: np.ndarray) -> int:
     """(H, W, 3) -> the number drawn on it."""
     block = WIDTH // DIGITS
     bits = [picture[8:24, n * block + 6 : n * block + block - 6].mean() > 128 for n in range(DIGITS)]
-    return int("".join("1" if bit else "0" for bit in bits), 2)
+    return int("".join(str(int(bit)) for bit in bits), 2)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,15 @@
 
     python benches/decoding_captions.py [--videos 670] [--words 4065]
 
-The sizes are those of MSVD and its recipe: 670 test videos of 28 rows, 4,065 words that occur three times, captions of 7 words
-and EOS, batches of 32 videos with 5 captions each.
+The sizes are those of MSVD and its recipe: 670 test videos of 28 rows, 4,065 words, captions of 7 words and EOS, batches of 32
+videos with 5 captions each.
 
 Search: a beam of 5 over all videos, batched, against the style of public code: video by video, and each hypothesis with a
-decoder step of its own. Both caption all videos and must find the same captions. The weights are random, so lengths spread
-more than those of real captions: the mean is theirs.
+decoder step of its own. Both must find the same captions. The weights are random, so lengths spread more than real ones.
 
-Training: a step (forward, backward, clipping, Adam) of SA-LSTM and of GL-RG against one of a tight baseline with torch's own
-nn.LSTM of the same sizes: the same features and words, the same output layer at real words only. For SA-LSTM that baseline has
-no attention, which needs a step at a time; a second one, with nn.LSTMCell and the same attention, is its like.
+Training: a step (forward, backward, clipping, Adam) of SA-LSTM and of GL-RG against one of torch's own nn.LSTM of the same sizes:
+the same features and words, the same output layer at real words only. For SA-LSTM that baseline has no attention, which needs a
+step at a time; a second one, with nn.LSTMCell and the same attention, is its like.
 
 Ratios are of processor time, on a busy machine the only one to trust, and of wall time beside it; each is the least of a few
 rounds in turns. A run ends with an error if the search is not 10 times faster or a training step takes more than 1.15 times
@@ -20,6 +19,7 @@ that of nn.LSTM, in processor time."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from measuring import arguments, best_of, exit_by_limits, require
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner
 from models.captioners.glrg import GlRgOptions, build_glrg
-from models.captioners.lstm import SaLstmOptions, build_sa_lstm
+from models.captioners.lstm import SaLstmOptions, build_lstm
 from models.decoding.beam_search import beam
 from models.layers.attention import masked_softmax
 from models.losses.cross_entropy import CrossEntropy
@@ -41,19 +41,18 @@ GRANULES = {"words": 300, "actions": 400, "objects": 1000}
 
 def fresh(words: int) -> Captioner:
     torch.manual_seed(0)
-    options = SaLstmOptions(
-        features=("frames",), embedding=EMBEDDING, hidden=HIDDEN, attention=ATTENTION, dropout=DROPOUT
-    )
-    return build_sa_lstm(options, {"frames": SIZE}, words)
+    sizes = {"embedding": EMBEDDING, "hidden": HIDDEN, "attention": ATTENTION}
+    return build_lstm(SaLstmOptions(features=("frames",), dropout=DROPOUT, **sizes), {"frames": SIZE}, words)
 
 
 def talkative(words: int) -> Captioner:
     """SA-LSTM with random weights that says 7 words and EOS on average: sharp distributions, and EOS at times."""
     captioner = fresh(words).eval()
+    decoder: Any = captioner.decoder
     with torch.no_grad():
-        captioner.decoder.embed.weight.mul_(10)  # type: ignore[attr-defined]
-        captioner.decoder.predict.weight.mul_(50)  # type: ignore[attr-defined]
-        captioner.decoder.predict.bias[EOS] += 11  # type: ignore[attr-defined]
+        decoder.embed.weight.mul_(10)
+        decoder.predict.weight.mul_(50)
+        decoder.predict.bias[EOS] += 11
     return captioner
 
 
@@ -72,8 +71,8 @@ def plain_beam(captioner: Captioner, frames: Tensor) -> tuple[float, list[int]]:
                 grown.append((score + float(log_probs[EOS]), [*tokens, EOS], after))
                 continue
             values, words = log_probs.topk(2 * WIDTH)
-            for value, word in zip(values.tolist(), words.tolist(), strict=True):
-                grown.append((score + value, [*tokens, word], after))
+            pairs = zip(values.tolist(), words.tolist(), strict=True)
+            grown += [(score + value, [*tokens, word], after) for value, word in pairs]
         grown.sort(key=lambda hypothesis: -hypothesis[0])
         for score, tokens, _ in grown[:WIDTH]:
             if tokens[-1] == EOS and score > best[0]:
@@ -98,8 +97,7 @@ def searching(videos: int, words: int, rounds: int) -> None:
             found += [[token for token in row[0] if token != PAD] for row in decoded.tokens.tolist()]
         return found
 
-    found = batched()
-    plain: list[list[int]] = []
+    found, plain = batched(), list[list[int]]()
 
     def one_by_one() -> None:
         plain[:] = [plain_beam(captioner, video)[1] for video in frames]
@@ -134,7 +132,7 @@ class Plain(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """B videos with N captions -> the mean cross-entropy of their valid words."""
-        assert batch.tokens is not None and batch.video_index is not None
+        assert batch.tokens is not None
         mask = batch.masks["frames"]
         rows = self.drop(self.project(batch.features["frames"]))
         mean = ((rows * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True))[batch.video_index]
@@ -152,9 +150,8 @@ class Plain(nn.Module):
             states, context = torch.stack(hiddens, 1), torch.stack(contexts, 1)
         else:
             context = mean.unsqueeze(1).expand(-1, words.shape[1], -1)
-            states, _ = self.lstm(
-                torch.cat([words, context], -1), (hidden.unsqueeze(0).contiguous(), cell.unsqueeze(0).contiguous())
-            )
+            start = (hidden.unsqueeze(0).contiguous(), cell.unsqueeze(0).contiguous())
+            states, _ = self.lstm(torch.cat([words, context], -1), start)
         valid = batch.tokens[:, 1:] != PAD
         mixed = torch.tanh(self.mix(torch.cat([self.drop(states[valid]), context[valid], words[valid]], -1)))
         return nn.functional.cross_entropy(self.predict(self.drop(mixed)), batch.tokens[:, 1:][valid])
@@ -173,8 +170,7 @@ class PlainFed(nn.Module):
         self.drop = nn.Dropout(DROPOUT)
 
     def forward(self, batch: Batch) -> Tensor:
-        """B videos with N captions -> the mean cross-entropy of their valid words."""
-        assert batch.tokens is not None and batch.video_index is not None
+        assert batch.tokens is not None
         fused = torch.cat([project(batch.features[name][:, 0]) for name, project in self.project.items()], -1)
         video = self.first(self.drop(fused))[batch.video_index].unsqueeze(1)
         words = self.drop(self.embed(batch.tokens[:, 1:-1]))
@@ -200,44 +196,38 @@ def captions(words: int, features: dict[str, Tensor]) -> Batch:
 def training(words: int, rounds: int) -> None:
     draw = torch.Generator().manual_seed(3)
     frames = captions(words, {"frames": torch.randn(TRAIN_VIDEOS, ROWS, SIZE, generator=draw)})
-    granules = captions(
-        words, {name: torch.rand(TRAIN_VIDEOS, 1, size, generator=draw) for name, size in GRANULES.items()}
-    )
+    vectors = {name: torch.rand(TRAIN_VIDEOS, 1, size, generator=draw) for name, size in GRANULES.items()}
+    granules = captions(words, vectors)
     sa_lstm, fused, cells = fresh(words), Plain(words, attend=False), Plain(words, attend=True)
     options = GlRgOptions(features=tuple(GRANULES), projection=HIDDEN, embedding=HIDDEN, hidden=HIDDEN, dropout=DROPOUT)
     glrg, fed = build_glrg(options, GRANULES, words), PlainFed(words)
-    loss = CrossEntropy()
     _race(
-        "sa_lstm",
-        [
-            ("sa_lstm", sa_lstm, lambda: loss(sa_lstm, frames)),
-            ("nn.LSTM, mean of the rows", fused, lambda: fused(frames)),
-            ("nn.LSTMCell, the same attention", cells, lambda: cells(frames)),
-        ],
+        {"sa_lstm": sa_lstm, "nn.LSTM, mean of the rows": fused, "nn.LSTMCell, the same attention": cells},
+        frames,
         rounds,
     )
-    _race("glrg", [("glrg", glrg, lambda: loss(glrg, granules)), ("nn.LSTM", fed, lambda: fed(granules))], rounds)
+    _race({"glrg": glrg, "nn.LSTM": fed}, granules, rounds)
 
 
-def _race(what: str, rivals: list[tuple[str, nn.Module, Callable[[], Tensor]]], rounds: int) -> None:
+def _race(rivals: dict[str, nn.Module], batch: Batch, rounds: int) -> None:
     """Training steps of the first against the others; the second is the one to hold."""
-    steps = [_stepping(model, forward) for _, model, forward in rivals]
+    steps, what = [_stepping(model, batch) for model in rivals.values()], next(iter(rivals))
     best_of(steps, 1)
     took = best_of(steps, 3 * rounds)
     print(f"training step of {what}, {TRAIN_VIDEOS} videos x {TRAIN_CAPTIONS} captions")
-    for (name, _, _), time_of in zip(rivals, took, strict=True):
+    for name, time_of in zip(rivals, took, strict=True):
         print(f"  {name:<36} {1e3 * time_of.cpu:8.0f} ms  {what} takes {took[0].over(time_of)} of it")
     ratio = took[0].cpu / took[1].cpu
     require(ratio <= 1.15, f"a training step of {what} takes {ratio:.2f} of nn.LSTM's, 1.15 wanted")
 
 
-def _stepping(model: nn.Module, forward: Callable[[], Tensor]) -> Callable[[], None]:
+def _stepping(model: nn.Module, batch: Batch) -> Callable[[], None]:
     parameters = list(model.train().parameters())
     optimiser = torch.optim.Adam(parameters, 1e-4)
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
-        forward().backward()
+        (CrossEntropy()(model, batch) if isinstance(model, Captioner) else model(batch)).backward()
         nn.utils.clip_grad_norm_(parameters, 5.0)
         optimiser.step()
 
@@ -245,11 +235,7 @@ def _stepping(model: nn.Module, forward: Callable[[], Tensor]) -> Callable[[], N
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__)
-    parser.add_argument("--videos", type=int, default=670, help="videos to be captioned")
-    parser.add_argument("--words", type=int, default=4065, help="size of the vocabulary")
-    parser.add_argument("--rounds", type=int, default=2, help="the least of so many rounds counts")
-    chosen = parser.parse_args()
+    chosen = arguments(__doc__, videos=670, words=4065, rounds=2)
     torch.set_num_threads(1)
     searching(chosen.videos, chosen.words, chosen.rounds)
     training(chosen.words, chosen.rounds)

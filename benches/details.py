@@ -12,10 +12,10 @@ chosen   of those with a detail that one of their references names: that referen
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
+from measuring import arguments
 
 from storage.datasets.demo_scene import DETAILS
 from storage.results import read_captions, read_jsonl
@@ -30,14 +30,11 @@ NAMES = tuple(name for name in DETAILS if name != "none")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workspace", type=Path)
-    parser.add_argument("word", nargs="?", default="", help="part of the recipe's name")
-    options = parser.parse_args()
-    workspace = Workspace.open(options.workspace)
+    options = arguments(__doc__, "workspace", "word?")
+    workspace, word = Workspace.open(Path(options.workspace)), options.word or ""
     print(f"{'named':>7}{'false':>8}{'chosen':>8}  run")
     for run in reversed(load_runs(workspace)):
-        if options.word in run.recipe_name and "caption" in run.stages and workspace.done(*run.stages["caption"]):
+        if word in run.recipe_name and "caption" in run.stages and workspace.done(*run.stages["caption"]):
             shares = (*caption_shares(workspace, run), chosen(workspace, run))
             print("".join(f"{share:>8.1%}" for share in shares), f" {run.recipe_name} ({run.id})")
 

@@ -3,28 +3,21 @@
     python benches/extraction.py [--clips 24] [--seconds 3] [--size 320 240] [--threads 1] [--turns 3]
                                 [--compiled no bfloat16] [--only heavy]
 
-Drawn clips, nets with seeded weights, in three settings of two extractors each:
-- heavy: ResNet-50 on 16 frames a clip and r3d_18 on 2 clips of 16 frames; on a CPU the nets are nearly all of the work
-- one net: a ResNet-50's pooled feature and its grid averaged over time, as VRE wants them; here they share a forward pass
-- light: two small nets on 8 frames a clip, so that decoding weighs as much as it does where a GPU runs the nets
-and for each:
+Drawn clips, nets with seeded weights, two extractors in each of three settings: heavy (on a CPU the nets are nearly all of the
+work), one net (a pooled feature and a grid, as VRE wants them, which share a forward pass), light (decoding weighs as much as it
+does where a GPU runs the nets). --compiled: how the stage runs its nets (no, float32, bfloat16); --only: these settings.
 - the bare nets: the same frames, decoded and fitted before, in batches of the same size, no more; compiled if the stage's are.
-  Beside them stands how far rows of compiled nets are from those of the nets as they are: the least cosine of two rows
+  Beside them stands the least cosine of a compiled net's rows with those of the net as it is
 - the extract stage: everything, from files to rows on disk
 - the kind loop: one extractor after the other, one video after the other: decode it once, make the chosen frames ready with PIL,
   run them in batches of 1, save one .npy a video. It decodes in place and makes ready only what it needs
-- video_features: the loop as v-iashin/video_features (commit a2f61b7) runs it, its defaults kept except for how many
-  frames, asked for by its own options so that both sides run the nets equally often:
-  frames (models/_base/base_framewise_extractor.py, utils/io.py), extraction_total=16 or 8, batch_size=1: re-encode the video to
-  another rate with ffmpeg, open the result twice and read it, timm's transforms by PIL on each frame, one frame a pass;
-  stacks (models/r21d/extract_r21d.py), stack_size=16 and step_size so that there are 2, with r3d_18 in place of its r2plus1d_18:
-  read the whole video and its sound, scale and normalise all frames in float32, one stack a pass.
-  Its OpenCV and torchvision.io are PyAV here. Left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s. It
-  starts Python once an extractor, which is not counted. Both loops run the nets as their libraries give them, in float32
+- video_features: the loop of v-iashin/video_features (commit a2f61b7), its defaults kept except for how many frames, asked for
+  by its own options so that both sides run the nets equally often: extraction_total=16 or 8, batch_size=1, or stack_size=16 and
+  step_size so that there are 2 (left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s). Its OpenCV and
+  torchvision.io are PyAV here. It starts Python once an extractor, which is not counted. Both loops run the nets in float32
 - video_features in bfloat16 (where the stage's nets are compiled to that): the same with torch's autocast, not offered by it
-All take turns; a ratio is the median over the turns. Loading and compiling the nets is left out everywhere. On a machine that
-does other work at the same time the ratios of CPU time say more: they count all work, hidden behind other work or not.
-"""
+All take turns; a ratio is the median over the turns. Loading and compiling the nets is left out everywhere. On a busy machine the
+ratios of CPU time say more: they count all work, hidden behind other work or not."""
 
 from __future__ import annotations
 
@@ -35,6 +28,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import av
 import imageio_ffmpeg
@@ -61,42 +55,27 @@ from tasks.extraction.nets import Net, open_net
 from tasks.framework.runtime import Runtime
 from tasks.sample_frames import SamplingOptions, sample_frames
 
-SAMPLING: dict[str, Sampling] = {
-    "frames": Uniform(frames=16),
-    "few": Uniform(frames=8),
-    "clips": Clips(positions=2, length=16),
-}
+FRAMES, FEW, STACKS = Uniform(frames=16), Uniform(frames=8), Clips(positions=2, length=16)
+SAMPLING: dict[str, Sampling] = {"frames": FRAMES, "few": FEW, "clips": STACKS}
 
 
 def feature(net: str, sampling: str, **more: str) -> BackboneFeature:
     return BackboneFeature.model_validate({"net": net, "weights": "random", "sampling": sampling, **more})
 
 
+RESNET = feature("timm:resnet50", "frames")
+GRID = feature("timm:resnet50", "frames", output="grid", over_time="mean")
 SETTINGS = {
-    "heavy": {"frames": feature("timm:resnet50", "frames"), "motion": feature("r3d_18", "clips")},
-    "one net": {
-        "temporal": feature("timm:resnet50", "frames"),
-        "spatial": feature("timm:resnet50", "frames", output="grid", over_time="mean"),
-    },
-    "light": {
-        "one": feature("timm:mobilenetv3_small_050", "few"),
-        "two": feature("timm:lcnet_050", "few"),
-    },
+    "heavy": {"frames": RESNET, "motion": feature("r3d_18", "clips")},
+    "one net": {"temporal": RESNET, "spatial": GRID},
+    "light": {"one": feature("timm:mobilenetv3_small_050", "few"), "two": feature("timm:lcnet_050", "few")},
 }
+seeded_net = partial(open_net, weights="random, seed 0", tagger=None, device="cpu", precision="auto")
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--clips", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--size", type=int, nargs=2, default=(320, 240), help="width and height")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; decoding has processes of its own")
-    parser.add_argument("--turns", type=int, default=3)
-    ways = ["no", "float32", "bfloat16"]
-    both = ["no", "bfloat16"]
-    parser.add_argument("--compiled", choices=ways, nargs="+", default=both, help="how the stage runs its nets")
-    parser.add_argument("--only", choices=list(SETTINGS), nargs="+", default=list(SETTINGS), help="these settings")
-    chosen = parser.parse_args()
+    measured: dict[str, Any] = {"clips": 24, "seconds": 3.0, "size": [320, 240], "threads": 1, "turns": 3}
+    chosen = arguments(__doc__, **measured, compiled=["no", "bfloat16"], only=list(SETTINGS))
     torch.set_num_threads(chosen.threads)
     runtime = Runtime(threads=chosen.threads, device="cpu")
     width, height = chosen.size
@@ -111,24 +90,22 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
     features = SETTINGS[setting]
     print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}", flush=True)
     loops: dict[str, Callable[[int], Took]] = {
-        "kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()])
+        "kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()]),
+        "video_features": lambda _: timed(lambda: video_features(data, features)),
     }
-    loops["video_features"] = lambda _: timed(lambda: video_features(data, features))
     if "bfloat16" in ways:
-        loops["video_features in bfloat16"] = lambda _: timed(
-            lambda: in_bfloat16(lambda: video_features(data, features))
-        )
+        loops["video_features in bfloat16"] = lambda _: timed(lambda: video_features(data, features, half=True))
     work = dict(loops)
-    for feature in features.values():
+    for feature in features.values():  # loaded before the clock starts
         plain(feature)
-        open_net(feature, "random, seed 0", None, "cpu", "auto")  # loaded before the clock starts
+        seeded_net(feature)
     for way in ways:
         work |= _ours(setting, way, data, folder, runtime)
     times: dict[str, list[Took]] = {name: [] for name in work}
     for turn in range(turns):
         for name, measure in work.items():
-            times[name].append(measure(turn))
-            print(f"  turn {turn}: {name} {times[name][-1].wall:.1f} s, CPU {times[name][-1].cpu:.1f} s", flush=True)
+            times[name].append(took := measure(turn))
+            print(f"  turn {turn}: {name} {took.wall:.1f} s, CPU {took.cpu:.1f} s", flush=True)
     for way in ways:
         print(f"compiled: {way:38} wall   CPU")
         limit = "  (limit 1.15)" * (setting == "heavy")
@@ -140,7 +117,7 @@ def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Ru
 def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, Callable[[int], Took]]:
     """The bare nets and the stage, with nets compiled in one way."""
     features = {name: f.model_copy(update={"compiled": way}) for name, f in SETTINGS[setting].items()}
-    nets = {name: open_net(f, "random, seed 0", None, "cpu", "auto") for name, f in features.items()}
+    nets = {name: seeded_net(f) for name, f in features.items()}
     bare_work = {net: everything(data, net, features[name]) for name, net in nets.items()}  # a shared net runs once
     for net, items in bare_work.items():
         # The first call plans its kernels, or compiles.
@@ -148,8 +125,8 @@ def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) ->
         print(f"  first batch of {net.backbone.name}, {way}: {first.wall:.1f} s, CPU {first.cpu:.1f} s", flush=True)
     if way != "no":
         for name, net in nets.items():
-            as_it_is = open_net(SETTINGS[setting][name], "random, seed 0", None, "cpu", "auto")
-            likeness = least_cosine(as_it_is, net, bare_work[net][: batch_size(bare_work[net][0], runtime)])
+            items = bare_work[net]
+            likeness = least_cosine(seeded_net(SETTINGS[setting][name]), net, items[: batch_size(items[0], runtime)])
             print(f"  rows of {net.backbone.name}, {way}, against those as it is: cosine {likeness:.6f} or more")
     return {
         f"bare, {way}": lambda _: timed(lambda: [bare(net, items, runtime) for net, items in bare_work.items()]),
@@ -167,15 +144,13 @@ def draw(folder: Path, count: int, seconds: float, width: int = 320, height: int
     (folder / "videos").mkdir(parents=True)
     y, x = np.mgrid[:height, :width]
     for n in range(count):
-        rng = np.random.default_rng(n)
-        noise = rng.integers(0, 25, (height, width, 3))
-        frames = [
-            np.stack([(x + 4 * t + 30 * n) % 256, (y + 3 * t) % 256, (x + y + 20 * n) % 256], -1) // 2 + noise
-            for t in range(int(seconds * 25))
-        ]
-        (folder / "videos" / f"clip{n:02d}.mp4").write_bytes(
-            encode_clip(np.stack(frames).astype(np.uint8), np.zeros(16000, np.float32), 25)
-        )
+        noise = np.random.default_rng(n).integers(0, 25, (height, width, 3))
+        frames = []
+        for t in range(int(seconds * 25)):
+            frame = np.stack([(x + 4 * t + 30 * n) % 256, (y + 3 * t) % 256, (x + y + 20 * n) % 256], -1)
+            frames.append((frame // 2 + noise).astype(np.uint8))
+        clip = encode_clip(np.stack(frames), np.zeros(16000, np.float32), 25)
+        (folder / "videos" / f"clip{n:02d}.mp4").write_bytes(clip)
     rows = [f"clip{n:02d},a moving gradient,train" for n in range(count)]
     (folder / "captions.csv").write_text("video,caption,split\n" + "\n".join(rows) + "\n")
     return folder
@@ -189,16 +164,13 @@ def everything(data: Path, net: Net, feature: BackboneFeature) -> torch.Tensor:
     """All items of a net, decoded and fitted."""
     look = net.request(SAMPLING[feature.sampling], "bench")
     assert isinstance(look, FrameRequest)
-    found = [
-        gather(stream_frames(DecodeJob(path, {"x": look}, None, probe(path))))["x"].images for path in videos(data)
-    ]
-    return torch.from_numpy(np.concatenate(found))
+    jobs = (DecodeJob(path, {"x": look}, None, probe(path)) for path in videos(data))
+    return torch.from_numpy(np.concatenate([gather(stream_frames(job))["x"].images for job in jobs]))
 
 
 def bare(net: Net, items: torch.Tensor, runtime: Runtime) -> None:
-    size = batch_size(items[0], runtime)
-    for start in range(0, len(items), size):
-        net(items[start : start + size])
+    for batch in items.split(batch_size(items[0], runtime)):
+        net(batch)
 
 
 def least_cosine(one: Net, other: Net, items: torch.Tensor) -> float:
@@ -214,26 +186,24 @@ def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], 
     table = catalogue.bind(workspace, data, runtime, FolderOptions(path=str(data)), {})
     table.execute()
     inputs = {"videos": table.ref.part("videos")}
-    plans = []
     used = {name: SAMPLING[name] for name in {f.sampling for f in features.values()}}
-    for how in used.values():
-        job = sample_frames.bind(workspace, data, runtime, SamplingOptions(sampling=how), inputs)
-        job.execute()
-        plans.append(job.ref)
+    plans = [sample_frames.bind(workspace, data, runtime, SamplingOptions(sampling=s), inputs) for s in used.values()]
+    for plan in plans:
+        plan.execute()
     options = ExtractOptions(dataset="bench", features=dict(features), sampling=used)
-    job = extract_features.bind(workspace, data, runtime, options, inputs | {"frame_plans": tuple(plans)})
+    inputs |= {"frame_plans": tuple(plan.ref for plan in plans)}
+    job = extract_features.bind(workspace, data, runtime, options, inputs)
     return timed(job.execute)
 
 
 @torch.inference_mode()
 def kind_loop(data: Path, feature: BackboneFeature) -> None:
     """One extractor, one video after another, with the net as its library gives it."""
-    preprocessing, run = open_net(feature, "random, seed 0", None, "cpu", "auto").backbone.preprocessing, plain(feature)
+    preprocessing, run = seeded_net(feature).backbone.preprocessing, plain(feature)
     assert preprocessing is not None
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
-            with av.open(str(path)) as container:
-                frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+            frames = decoded(path)
             chosen = choose_frames(SAMPLING[feature.sampling], np.arange(len(frames)) / 25)
             rows = []
             for position in chosen:
@@ -243,24 +213,24 @@ def kind_loop(data: Path, feature: BackboneFeature) -> None:
             np.save(Path(folder) / f"{path.stem}.npy", torch.cat(rows).numpy())
 
 
+def decoded(path: Path) -> list[np.ndarray]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
 def plain(feature: BackboneFeature) -> Callable[[torch.Tensor], torch.Tensor]:
     """The net as its library gives it."""
-    return _plain(feature.net, feature.output)
+    net: Any = library_net(feature.net)
+    return net.forward_features if feature.output == "grid" else net
 
 
 @lru_cache
-def _plain(net_name: str, output: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    if net_name == "r3d_18":
-        net = torchvision.models.video.r3d_18().eval()
-        net.fc = torch.nn.Identity()
-        return net
-    net = _timm_net(net_name)
-    return net.forward_features if output == "grid" else net
-
-
-@lru_cache
-def _timm_net(name: str) -> torch.nn.Module:
-    return timm.create_model(name.removeprefix("timm:"), num_classes=0).eval()
+def library_net(name: str) -> torch.nn.Module:
+    if name != "r3d_18":
+        return timm.create_model(name.removeprefix("timm:"), num_classes=0).eval()
+    net = torchvision.models.video.r3d_18().eval()
+    net.fc = torch.nn.Identity()
+    return net
 
 
 def fitted(frame: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
@@ -271,26 +241,25 @@ def fitted(frame: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     elif preprocessing.short:
         short = preprocessing.short / min(image.size)
         image = image.resize((round(image.width * short), round(image.height * short)), Image.Resampling.BICUBIC)
-    left, top = (image.width - preprocessing.crop[0]) // 2, (image.height - preprocessing.crop[1]) // 2
-    return np.asarray(image.crop((left, top, left + preprocessing.crop[0], top + preprocessing.crop[1])))
+    width, height = preprocessing.crop
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return np.asarray(image.crop((left, top, left + width, top + height)))
 
 
-def video_features(data: Path, features: dict[str, BackboneFeature]) -> None:
-    for feature in features.values():
-        frames = SAMPLING[feature.sampling]
-        frames_loop(data, feature, frames.frames) if isinstance(frames, Uniform) else stacks_loop(data)
-
-
-def in_bfloat16(work: Callable[[], object]) -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        work()
+def video_features(data: Path, features: dict[str, BackboneFeature], half: bool = False) -> None:
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        for feature in features.values():
+            frames = SAMPLING[feature.sampling]
+            frames_loop(data, feature, frames.frames) if isinstance(frames, Uniform) else stacks_loop(data)
 
 
 @torch.no_grad()
 def frames_loop(data: Path, feature: BackboneFeature, count: int) -> None:
-    """A net for images on some frames of each video, as video_features does it."""
+    """A net for images on some frames of each video, as video_features does it (models/_base/base_framewise_extractor.py,
+    utils/io.py): re-encode the video to another rate with ffmpeg, open the result twice and read it, timm's transforms by PIL
+    on each frame, one frame a pass."""
     net = plain(feature)
-    config = timm.data.resolve_data_config({}, model=_timm_net(feature.net))
+    config = timm.data.resolve_data_config({}, model=library_net(feature.net))
     ready: Callable[[Image.Image], torch.Tensor] = timm.data.create_transform(**config)
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
@@ -313,22 +282,21 @@ def frames_loop(data: Path, feature: BackboneFeature, count: int) -> None:
 
 @torch.no_grad()
 def stacks_loop(data: Path) -> None:
-    """r3d_18 on 2 stacks of 16 frames a video, as video_features does it."""
+    """r3d_18 on 2 stacks of 16 frames a video, as video_features runs its r2plus1d_18 (models/r21d/extract_r21d.py): read the
+    whole video and its sound, scale and normalise all frames in float32, one stack a pass."""
     net = plain(SETTINGS["heavy"]["motion"])
     mean, std = (torch.tensor(values).view(3, 1, 1, 1) for values in ((0.432, 0.395, 0.376), (0.228, 0.221, 0.217)))
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
-            with av.open(str(path)) as container:
-                frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+            frames = decoded(path)
             with av.open(str(path)) as container:
                 _sound = [frame.to_ndarray() for frame in container.decode(audio=0)]
             pixels = torch.from_numpy(np.stack(frames)).permute(3, 0, 1, 2).to(torch.float32) / 255
             pixels = torch.nn.functional.interpolate(pixels, size=(128, 171), mode="bilinear", align_corners=False)
             pixels = ((pixels - mean) / std)[..., 8:120, 30:142]
-            rows = []
             starts = range(pixels.shape[1] - 15)
-            for start in starts[:: -(-len(starts) // 2)]:  # its step_size such that there are 2
-                rows.append(net(pixels[None, :, start : start + 16]).float().numpy())
+            chosen = starts[:: -(-len(starts) // 2)]  # its step_size such that there are 2
+            rows = [net(pixels[None, :, start : start + 16]).float().numpy() for start in chosen]
             np.save(Path(folder) / f"{path.stem}.npy", np.concatenate(rows))
 
 

@@ -2,12 +2,10 @@
 
     python benches/feature_reading.py [--videos 10000] [--batch 64] [--length 28] [--width 1536] [--folder DIR]
 
-All of it is read from the page cache and returned as float16 (B, L, D). The ways take short turns in random order, so that
-a busy machine is unfair to nobody; what counts is the median turn. The memcpy line copies from one
-array in memory: no storage can be faster. Every rival is written as its users would write it for speed: files opened
-once, one read transaction, no copy but the one into the batch. At the end the store feeds a real training: the share of a
-step that waits for data. Trust the ratios, not the times.
-"""
+All of it is read from the page cache and returned as float16 (B, L, D). The ways take short turns in random order; what counts
+is the median turn. The memcpy line copies from one array in memory: no storage can be faster. Every rival is written as its users
+would write it for speed: files opened once, one read transaction, no copy but the one into the batch. At the end the store feeds
+a real training of some --steps (0: none): the share of a step that waits for data. Trust the ratios, not the times."""
 
 from __future__ import annotations
 
@@ -21,33 +19,28 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
-from measuring import arguments, sa_lstm_training
+from measuring import arguments, filled_store, sa_lstm_training
 
 from storage.features.store import FeatureStore
 from storage.features.view import View
 
 Reader = Callable[[list[int]], np.ndarray]
 OURS = "Longtake, whole batches"
+KEYED, WHOLE, FILES = "HDF5, a data set a video", "HDF5, one data set, a chunk a video", "one .npy a video"
+LMDB, ZARR, MAPPED = "LMDB", "zarr-python, a chunk a video", "one .npy for all, mapped"
+RIVALS = (KEYED, WHOLE, FILES, LMDB, ZARR, MAPPED)
 TURNS = 300
-BATCHES = 2
-"""Batches in a turn: few, so that most turns are over before another process gets the processor."""
-SLOW_SECONDS = 0.02
-"""A way that needs more for a batch takes every tenth turn only."""
+BATCHES = 2  # in a turn: few, so that most turns are over before another process gets the processor
+SLOW_SECONDS = 0.02  # a way that needs more for a batch takes every tenth turn only
 VOCABULARY = 10_000
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--videos", type=int, default=10_000, help="videos in the store")
-    parser.add_argument("--batch", type=int, default=64, help="videos in a batch")
-    parser.add_argument("--length", type=int, default=28, help="steps of a video")
-    parser.add_argument("--width", type=int, default=1536, help="numbers of a step")
-    parser.add_argument("--steps", type=int, default=12, help="training steps to watch; 0 for none")
-    parser.add_argument("--folder", type=Path, help="where the files go for the time of the run")
-    options = parser.parse_args()
+    place = tempfile.gettempdir()
+    options = arguments(__doc__, videos=10_000, batch=64, length=28, width=1536, steps=12, folder=place)
     data = draw(options.videos, options.length, options.width)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        store = write_store(Path(folder) / "ours", data)
+        store = filled_store(Path(folder) / "ours", data)
         readers = dict(build(Path(folder), store, data))
         speeds = measure(readers, data, options.batch)
         print(f"{options.videos} x [{options.length}, {options.width}] float16, batches of {options.batch}")
@@ -69,25 +62,9 @@ def draw(videos: int, length: int, width: int) -> np.ndarray:
     return data
 
 
-def write_store(path: Path, data: np.ndarray) -> FeatureStore:
-    store = FeatureStore.create(path, provenance={"extractor_key": "bench"})
-    with store.writer() as writer:
-        for n, array in enumerate(data):
-            writer.add(f"video{n}", "key", array)
-    return store
-
-
 def folders(folder: Path) -> dict[str, Path]:
     """Where each way keeps its files."""
-    return {
-        OURS: folder / "ours",
-        "HDF5, a data set a video": folder / "hdf5",
-        "HDF5, one data set, a chunk a video": folder / "hdf5-one",
-        "one .npy a video": folder / "npy",
-        "LMDB": folder / "lmdb",
-        "zarr-python, a chunk a video": folder / "zarr",
-        "one .npy for all, mapped": folder / "one",
-    }
+    return {OURS: folder / "ours", **{name: folder / str(n) for n, name in enumerate(RIVALS)}}
 
 
 def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple[str, Reader]]:
@@ -95,9 +72,8 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
     ids = [f"video{n}" for n in range(len(data))]
     shape = data.shape[1:]
     where = folders(folder)
-    for name, path in where.items():
-        if name != OURS:
-            path.mkdir()
+    for name in RIVALS:
+        where[name].mkdir()
 
     def filled(copy: Callable[[int, np.ndarray], Any]) -> Reader:
         def batch(numbers: list[int]) -> np.ndarray:
@@ -109,13 +85,7 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
         return batch
 
     def stacked(read: Callable[[int], Any]) -> Reader:
-        def batch(numbers: list[int]) -> np.ndarray:
-            out = np.empty((len(numbers), *shape), np.float16)
-            for row, n in enumerate(numbers):
-                out[row] = read(n)
-            return out
-
-        return batch
+        return filled(lambda n, out: np.copyto(out, read(n)))
 
     yield "memcpy limit", stacked(data.__getitem__)
     view = store.view()
@@ -123,46 +93,43 @@ def build(folder: Path, store: FeatureStore, data: np.ndarray) -> Iterator[tuple
     yield "Longtake, one by one", stacked(lambda n: view.read(ids[n]))
     yield "the same, by zarr-python", stacked(_by_zarr(store, view, ids))
 
-    with h5py.File(where["HDF5, a data set a video"] / "all.h5", "w") as file:
+    with h5py.File(where[KEYED] / "all.h5", "w") as file:
         for video_id, array in zip(ids, data, strict=True):
             file[video_id] = array
-    keyed = h5py.File(where["HDF5, a data set a video"] / "all.h5", "r")
-    yield "HDF5, a data set a video", filled(lambda n, out: keyed[ids[n]].read_direct(out))
+    keyed = h5py.File(where[KEYED] / "all.h5", "r")
+    yield KEYED, filled(lambda n, out: keyed[ids[n]].read_direct(out))
 
-    with h5py.File(where["HDF5, one data set, a chunk a video"] / "all.h5", "w") as file:
+    with h5py.File(where[WHOLE] / "all.h5", "w") as file:
         file.create_dataset("all", data=data, chunks=(1, *shape))
-    whole = h5py.File(where["HDF5, one data set, a chunk a video"] / "all.h5", "r")["all"]
-    yield "HDF5, one data set, a chunk a video", filled(lambda n, out: whole.read_direct(out, np.s_[n]))
+    whole = h5py.File(where[WHOLE] / "all.h5", "r")["all"]
+    yield WHOLE, filled(lambda n, out: whole.read_direct(out, np.s_[n]))
 
     for video_id, array in zip(ids, data, strict=True):
-        np.save(where["one .npy a video"] / f"{video_id}.npy", array)
-    yield "one .npy a video", stacked(lambda n: np.load(where["one .npy a video"] / f"{ids[n]}.npy"))
+        np.save(where[FILES] / f"{video_id}.npy", array)
+    yield FILES, stacked(lambda n: np.load(where[FILES] / f"{ids[n]}.npy"))
 
-    np.save(where["one .npy for all, mapped"] / "all.npy", data)
-    mapped = np.asarray(np.load(where["one .npy for all, mapped"] / "all.npy", mmap_mode="r"))
-    yield "one .npy for all, mapped", stacked(mapped.__getitem__)
+    np.save(where[MAPPED] / "all.npy", data)
+    mapped = np.asarray(np.load(where[MAPPED] / "all.npy", mmap_mode="r"))
+    yield MAPPED, stacked(mapped.__getitem__)
 
-    plain = zarr.create_array(
-        where["zarr-python, a chunk a video"], data=data, chunks=(1, *shape), compressors=None, filters=None
-    )
-    yield "zarr-python, a chunk a video", stacked(plain.__getitem__)
+    plain = zarr.create_array(where[ZARR], data=data, chunks=(1, *shape), compressors=None, filters=None)
+    yield ZARR, stacked(plain.__getitem__)
 
     if importlib.util.find_spec("lmdb"):
-        yield "LMDB", stacked(_lmdb(where["LMDB"], ids, data))
+        yield LMDB, stacked(_lmdb(where[LMDB], ids, data))
 
 
 def _by_zarr(store: FeatureStore, view: View, ids: list[str]) -> Callable[[int], Any]:
     """Our own arrays, indexed through zarr-python."""
-    arrays = [zarr.open_array(segment.path / "data", mode="r") for segment in view.segments]
-    rows = {
-        video_id: (array, start, start + length)
-        for array, segment in zip(arrays, view.segments, strict=True)
-        for video_id, start, length in zip(segment.ids, segment.starts.tolist(), segment.lengths.tolist(), strict=True)
-    }
+    rows = {}
+    for segment in view.segments:
+        array, ends = zarr.open_array(segment.path / "data", mode="r"), segment.starts + segment.lengths
+        for video_id, start, end in zip(segment.ids, segment.starts.tolist(), ends.tolist(), strict=True):
+            rows[video_id] = array, slice(start, end)
 
     def read(n: int) -> Any:
-        array, start, end = rows[ids[n]]
-        return array[start:end]
+        array, part = rows[ids[n]]
+        return array[part]
 
     return read
 
@@ -184,7 +151,9 @@ def measure(readers: dict[str, Reader], data: np.ndarray, batch: int) -> dict[st
     rng = np.random.default_rng(1)
     slow: set[str] = set()
     for name, read in readers.items():
-        for numbers in _batches(rng.permutation(len(data)).tolist(), batch):  # all of it, to warm the cache
+        order = rng.permutation(len(data)).tolist()
+        for at in range(0, len(order), batch):  # all of it, to warm the cache
+            numbers = order[at : at + batch]
             began = time.perf_counter()
             found = read(numbers)
             if time.perf_counter() - began > SLOW_SECONDS:
@@ -204,10 +173,6 @@ def measure(readers: dict[str, Reader], data: np.ndarray, batch: int) -> dict[st
                 readers[name](numbers)
             seconds[name].append((time.perf_counter() - began) / (BATCHES * batch))
     return {name: 1 / float(np.median(spent)) for name, spent in seconds.items()}
-
-
-def _batches(order: list[int], size: int) -> list[list[int]]:
-    return [order[at : at + size] for at in range(0, len(order), size)]
 
 
 def watch_training(view: View, videos: int, steps: int) -> None:

@@ -9,9 +9,8 @@ counts as inside from the event's first to its last frame, by the time that it w
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ from tasks.framework.feature_access import FeatureAccess
 STAGE = "find_key_frames"
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """Of a split's videos: how many, and the share whose key frame, middle frame or any frame lies inside the event."""
 
     videos: int
@@ -65,22 +63,17 @@ def shares(workspace: Workspace, run: RunRecord) -> dict[str, Shares]:
     temporal = run.recipe["captioner"]["temporal"]
     access = FeatureAccess.open(workspace, workspace.folder(*run.stages[STAGE]), (temporal, KEY_FRAMES))
     found: dict[str, list[tuple[bool, bool, float]]] = {split: [] for split in SPLITS}
-    for split, id, start, end in events(Path(run.data)):
-        if not access.usable([id]):
+    for row in read_jsonl(Path(run.data) / "truth.jsonl"):
+        if not access.usable([id := row["video"]]):
             continue
         times = access.views[temporal].pts(id, access.rows[temporal][id])
         if times is None:
             raise SystemExit(f"the '{temporal}' features of {id} have no times; extract them from the videos")
-        inside = (np.round(times * fps) >= start) & (np.round(times * fps) < end)
+        frames = np.round(times * fps)
+        inside = (frames >= row["start"]) & (frames < row["end"])  # the end is behind the event's last frame
         key = int(access.views[KEY_FRAMES].read(id, access.rows[KEY_FRAMES][id])[0, 0])
-        found[split].append((bool(inside[key]), bool(inside[len(inside) // 2]), float(inside.mean())))
+        found[row["split"]].append((bool(inside[key]), bool(inside[len(inside) // 2]), float(inside.mean())))
     return {split: Shares(len(rows), *np.mean(rows, axis=0).tolist()) for split, rows in found.items() if rows}
-
-
-def events(data: Path) -> Iterator[tuple[str, str, int, int]]:
-    """(split, video, first frame, the one behind the last) of every event that was drawn."""
-    for row in read_jsonl(data / "truth.jsonl"):
-        yield row["split"], row["video"], row["start"], row["end"]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,20 @@ import numpy as np
 _MISSED: list[str] = []
 
 
-def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is the bench's docstring."""
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(doc: str | None, *places: str, **defaults: Any) -> Any:
+    """The command line: `places` are positional (with "?", optional), every default is an option of its name and type. The help
+    is the bench's docstring."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for place in places:
+        parser.add_argument(place.rstrip("?"), nargs="?" if place.endswith("?") else None)
+    for name, default in defaults.items():
+        many = isinstance(default, list)
+        if isinstance(default, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            kind = type(default[0] if many else default)
+            parser.add_argument(f"--{name}", type=kind, nargs="+" if many else None, default=default)
+    return parser.parse_args()
 
 
 def require(held: bool, otherwise: str) -> None:
@@ -79,6 +91,17 @@ class AwaitedBatches:
             if batch is None:
                 return
             yield batch
+
+
+def filled_store(path: Path, arrays: Iterable[np.ndarray], **writing: float) -> Any:
+    """A feature store of videos video0, video1, .. with these rows, all of key "key"."""
+    from storage.features.store import FeatureStore
+
+    store = FeatureStore.create(path, provenance={"extractor_key": "bench"})
+    with store.writer(**writing) as writer:
+        for n, array in enumerate(arrays):
+            writer.add(f"video{n}", "key", array)
+    return store
 
 
 def sa_lstm_training(view: Any, videos: int, vocabulary: int = 10_000) -> tuple[AwaitedBatches, Iterator[Any]]:

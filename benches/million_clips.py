@@ -5,7 +5,8 @@
 Measured in seconds of computing (CPU time), which other work on the machine changes little: probing and decoding a clip of 15 s
 (320 x 240, one pass for both nets), ResNet-101 on 28 frames and r3d_18 on 8 clips of 16 frames, a training step of SA-LSTM, exact
 neighbours, the plan of a run that finds nothing to do, bytes and files of the feature store, and rows and bytes of Prefect's
-database by real runs. Everything in ASSUMED is not measured: speeds of a GPU, of a disk, and prices."""
+database by two runs made here, or in a prefect.db that several runs have filled (--history). --quick measures by fewer clips.
+Everything in ASSUMED is not measured: speeds of a GPU, of a disk, and prices."""
 
 from __future__ import annotations
 
@@ -21,19 +22,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from bookkeeping import build as build_bookkeeping
-from extraction import draw, videos
-from measuring import arguments, sa_lstm_training, timed
+from extraction import draw, feature, seeded_net, videos
+from measuring import arguments, filled_store, sa_lstm_training, timed
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
 from models.neighbours import NearestItems
-from storage.features.store import FeatureStore
 from storage.media.frame_sampling import Clips, Uniform
 from storage.media.frame_stream import DecodeJob, gather, stream_frames
 from storage.media.probe import probe
 from storage.workspace import Workspace
-from tasks.extraction.extractors import BackboneFeature
-from tasks.extraction.nets import open_net
 
 NETS = {"objects": ("resnet101", Uniform(frames=28)), "actions": ("r3d_18", Clips(positions=8, length=16))}
 TINY = Path(__file__).parents[1] / "tests" / "flows" / "tiny.yaml"
@@ -62,17 +60,11 @@ def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]
     data = draw(folder / "data", 2 if quick else 4, 15.0)
     paths = videos(data)
     found["probe a clip (s)"] = cost(lambda: [probe(path) for path in paths]) / len(paths)
-    nets = {
-        name: open_net(
-            BackboneFeature.model_validate({"net": net, "weights": "random"}), "random, seed 0", None, "cpu", "auto"
-        )
-        for name, (net, _) in NETS.items()
-    }
+    nets = {name: seeded_net(feature(net, "")) for name, (net, _) in NETS.items()}
     requests = {name: net.request(NETS[name][1], "bench") for name, net in nets.items()}
     jobs = [DecodeJob(path, requests, None, probe(path)) for path in paths]
-    found["decode a clip, one pass for both nets (s)"] = cost(
-        lambda: [gather(stream_frames(job)) for job in jobs]
-    ) / len(jobs)
+    decoding = cost(lambda: [gather(stream_frames(job)) for job in jobs])
+    found["decode a clip, one pass for both nets (s)"] = decoding / len(jobs)
     frames = gather(stream_frames(jobs[0]))
     for name, net in nets.items():
         items = torch.from_numpy(frames[name].images[:8])
@@ -89,23 +81,15 @@ def measure(folder: Path, quick: bool, history: Path | None) -> dict[str, float]
 def stored(path: Path, shapes: dict[str, tuple[int, int]], rows: int = 500) -> dict[str, float]:
     """Bytes of a clip in the store, and files of a thousand clips."""
     for name, shape in shapes.items():
-        store = FeatureStore.create(path / name, provenance={"extractor_key": name})
-        with store.writer(publish_seconds=1e9) as writer:
-            for n in range(rows):
-                writer.add(f"v{n:07}", f"key{n:07}", np.zeros(shape, np.float16))
+        filled_store(path / name, (np.zeros(shape, np.float16) for _ in range(rows)), publish_seconds=1e9)
     files = [file for file in path.rglob("*") if file.is_file()]
-    return {
-        "bytes of a clip's features": sum(file.stat().st_size for file in files) / rows,
-        "files of 1,000 clips": 1000 * len(files) / rows,
-    }
+    nbytes = sum(file.stat().st_size for file in files)
+    return {"bytes of a clip's features": nbytes / rows, "files of 1,000 clips": 1000 * len(files) / rows}
 
 
 def training_step(path: Path) -> float:
-    store = FeatureStore.create(path, provenance={"extractor_key": "x"})
     random = np.random.default_rng(1)
-    with store.writer() as writer:
-        for n in range(256):
-            writer.add(f"v{n}", "key", random.standard_normal((28, 2048)).astype(np.float16))
+    store = filled_store(path, (random.standard_normal((28, 2048)).astype(np.float16) for _ in range(256)))
     _, training = sa_lstm_training(store.view(), 64)
     next(training)
     return timed(lambda: next(training)).cpu
@@ -130,19 +114,12 @@ def recorded(home: Path, data: Path) -> dict[str, float]:
     sizes = []
     for n in range(2):
         command = [sys.executable, "-m", "flows.cli", "run", str(TINY), "--data", str(data), "-w", str(home / "w")]
-        done = subprocess.run(
-            [*command, "--set", f"text.max_words={12 + n}"], env=environment, capture_output=True, text=True
-        )
+        command += ["--set", f"text.max_words={12 + n}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"the run did not end well:\n{done.stderr}")
         sizes.append(database(home / "prefect.db"))
-    (tasks, rows, nbytes), (more_tasks, more_rows, more_bytes) = sizes
-    made = more_tasks - tasks
-    return {
-        "task runs of a pipeline": float(made),
-        "database rows a task run": (more_rows - rows) / made,
-        "database bytes a task run": (more_bytes - nbytes) / made,
-    }
+    return per_task_run(*(after - before for before, after in zip(*sizes, strict=True)), runs=1)
 
 
 def kept(history: Path) -> dict[str, float]:
@@ -150,11 +127,12 @@ def kept(history: Path) -> dict[str, float]:
     tasks, rows, nbytes = database(history)
     with sqlite3.connect(history) as open_:
         (runs,) = open_.execute("select count(*) from flow_run").fetchone()
-    return {
-        "task runs of a pipeline": tasks / runs,
-        "database rows a task run": rows / tasks,
-        "database bytes a task run": nbytes / tasks,
-    }
+    return per_task_run(tasks, rows, nbytes, runs)
+
+
+def per_task_run(tasks: int, rows: int, nbytes: int, runs: int) -> dict[str, float]:
+    each = {"database rows a task run": rows / tasks, "database bytes a task run": nbytes / tasks}
+    return {"task runs of a pipeline": tasks / runs} | each
 
 
 def database(path: Path) -> tuple[int, int, int]:
@@ -163,9 +141,8 @@ def database(path: Path) -> tuple[int, int, int]:
         tables = [row[0] for row in open_.execute("select name from sqlite_master where type = 'table'")]
         rows = sum(open_.execute(f'select count(*) from "{table}"').fetchone()[0] for table in tables)  # noqa: S608
         (tasks,) = open_.execute("select count(*) from task_run").fetchone()
-        pages, free, size = (
-            open_.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        )
+        pragmas = ("page_count", "freelist_count", "page_size")
+        pages, free, size = (open_.execute(f"pragma {name}").fetchone()[0] for name in pragmas)
     return tasks, rows, (pages - free) * size
 
 
@@ -192,6 +169,7 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
     cores = decoding + sum(core_hours.values())
     core_price = ASSUMED["price of a core (dollars an hour)"]
     gpu_price = ASSUMED["price of a machine with one GPU and 8 cores (dollars an hour)"]
+    in_all = f"{machines:,.0f} machine hours, ${machines * gpu_price:,.0f}"
     task_runs = clips / SHARD + m["task runs of a pipeline"]
     rows, megabytes = task_runs * m["database rows a task run"], task_runs * m["database bytes a task run"] / 1e6
     features = clips * m["bytes of a clip's features"]
@@ -208,11 +186,7 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
         ("extraction on one machine", "", f"{extraction:,.0f} h; what it waits for: {waits}"),
         hours(f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions a clip", "training"),
         hours("exact neighbours", "neighbours", 2),
-        (
-            "computing in all",
-            f"{cores:,.0f} core hours, ${cores * core_price:,.0f}",
-            f"{machines:,.0f} machine hours, ${machines * gpu_price:,.0f}",
-        ),
+        ("computing in all", f"{cores:,.0f} core hours, ${cores * core_price:,.0f}", in_all),
         ("features", f"{features / 1e9:,.0f} GB in {clips / 1000 * m['files of 1,000 clips']:,.0f} files", ""),
         ("features and sources on object storage", f"{storage / 1000:,.1f} TB, ${monthly:,.0f} a month", ""),
         (f"task runs with runtime.shard={SHARD}", f"{task_runs:,.0f}", ""),
@@ -223,16 +197,10 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--clips", type=int, default=1_000_000)
-    parser.add_argument("--quick", action="store_true", help="fewer clips to measure by")
-    parser.add_argument(
-        "--history", type=Path, help="a prefect.db that several runs have filled; else two runs are made"
-    )
-    chosen = parser.parse_args()
+    chosen = arguments(__doc__, clips=1_000_000, quick=False, history="")
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(Path(folder), chosen.quick, chosen.history)
+        measured = measure(Path(folder), chosen.quick, Path(chosen.history) if chosen.history else None)
     print(f"Measured (CPU time of one core), in {time.monotonic() - began:.0f} s:\n")
     print("| | |\n|---|---|")
     for name, value in measured.items():

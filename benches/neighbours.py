@@ -24,12 +24,7 @@ Search = Callable[[np.ndarray, int], np.ndarray]
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--sizes", nargs="+", default=["5000x512", "6500x2048"], help="items x numbers of each")
-    parser.add_argument("--neighbours", type=int, default=5, help="how many are looked for")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each way is timed")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    options = parser.parse_args()
+    options = arguments(__doc__, sizes=["5000x512", "6500x2048"], neighbours=5, rounds=3, threads=0)
     if options.threads:
         torch.set_num_threads(options.threads)
     searches = {"Longtake, exact": ours, "numpy, float64": plain(np.float64), "numpy, float32": plain(np.float32)}

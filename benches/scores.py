@@ -1,12 +1,11 @@
 """Scores on token ids against the public scorers, in one run: 64 videos x 5 samples x 20 references, one thread,
 CPU time.
 
-Rivals: pycocoevalcap's Cider, Bleu and Rouge on the same words, and a plain dict-based CIDEr-D with the document
-frequencies of a corpus: once weighing a video's references whenever a caption is scored, as the reward code in the field
-does, once with all references weighed beforehand, the best that dictionaries can do. Our index is built beforehand, as
-training does; pycocoevalcap's CIDEr counts document frequencies each time, so there is a line with building the index too.
-Every line checks that the scores are equal to 1e-12. GLD's word rewards (eq. 10) are timed against the plain reward of the same
-samples. With `--large`: document frequencies of 600,000 captions and leave-one-out weights of 130,000.
+Rivals: pycocoevalcap's Cider, Bleu and Rouge on the same words, and a plain dict-based CIDEr-D with the document frequencies of a
+corpus: once weighing a video's references whenever a caption is scored, as the reward code in the field does, once with all
+weighed beforehand. Our index is built beforehand, as training does; pycocoevalcap's CIDEr counts document frequencies each time,
+so there is a line with building the index too. Every line checks that the scores are equal to 1e-12. GLD's word rewards (eq. 10)
+are timed against the plain reward. With `--large`: document frequencies of 600,000 captions and leave-one-out weights of 130,000.
 
 Floors that a run must hold, or it ends with an error: CIDEr-D 200 times a rival's, BLEU-4 and ROUGE-L 100 times, word rewards
 within 4 times the plain CIDEr-D, 600,000 captions counted within a minute and 1.5 GB, 130,000 weighed within 20 s."""
@@ -45,13 +44,11 @@ FIRST_WORD = len(SPECIAL_TOKENS)
 
 def captions(draw: np.random.Generator, videos: int, each: int, words: int) -> list[list[list[int]]]:
     """Captions of a video share words and phrases, lengths are 5 to 15, words follow Zipf's law."""
-    made = []
-    probabilities = 1 / np.arange(1, words + 1)
+    made, probabilities = [], 1 / np.arange(1, words + 1)
     pool = FIRST_WORD + draw.choice(words, size=1_000_000, p=probabilities / probabilities.sum())
     for _ in range(videos):
         theme = pool[draw.integers(0, len(pool), 25)]
-        lengths = draw.integers(5, 16, each)
-        cuts = draw.integers(0, 12, each)
+        lengths, cuts = draw.integers(5, 16, each), draw.integers(0, 12, each)
         fresh = pool[draw.integers(0, len(pool), (each, 15))]
         chosen = np.where(draw.random((each, 15)) < 0.7, theme[(cuts[:, None] + np.arange(15)) % 25], fresh)
         made.append([row[:length].tolist() for row, length in zip(chosen, lengths, strict=True)])
@@ -97,8 +94,7 @@ def best(run: Callable[[], object], repeats: int) -> float:
 
 
 def line(name: str, rival: float, ours: float, difference: float, floor: float = 0.0) -> None:
-    columns = f"{1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}"
-    print(f"{name:<44} {columns}")
+    print(f"{name:<44} {1e3 * rival:>9.1f} ms {1e3 * ours:>8.3f} ms {rival / ours:>7.0f} x   {difference:.1e}")
     require(difference < 1e-12, f"{name}: scores differ by {difference:.1e}")
     require(rival / ours >= floor, f"{name}: {rival / ours:.0f} x, {floor:.0f} x wanted")
 
@@ -109,12 +105,9 @@ def compare() -> None:
     truth = corpus[:VIDEOS]
     # a sample is a reference of its video with every fourth word or so replaced
     strange = draw.integers(FIRST_WORD, 10_000, (VIDEOS, SAMPLES))
-    samples = [
-        [[w if draw.random() < 0.75 else int(strange[video, n]) for w in truth[video][n]] for n in range(SAMPLES)]
-        for video in range(VIDEOS)
-    ]
+    pairs = [(video, n) for video in range(VIDEOS) for n in range(SAMPLES)]
+    flat = [[w if draw.random() < 0.75 else int(strange[v, n]) for w in truth[v][n]] for v, n in pairs]
     video_of = np.repeat(np.arange(VIDEOS), SAMPLES)
-    flat = [words for video in samples for words in video]
     hypotheses = Sentences.from_lists(flat)
 
     began = time.perf_counter()
@@ -124,47 +117,37 @@ def compare() -> None:
     metric, items = NgramIndex.build(one_each), np.arange(len(flat))
     for warm in SCORES.values():
         warm(reward, hypotheses, video_of)
-    print(
-        f"document frequencies of {CORPUS * REFERENCES:,} captions, indices, compiling: {time.perf_counter() - began:.1f} s"
-    )
+    took = time.perf_counter() - began
+    print(f"document frequencies of {CORPUS * REFERENCES:,} captions, indices, compiling: {took:.1f} s")
 
     candidates = {i: [" ".join(map(str, words))] for i, words in enumerate(flat)}
     written = {i: [" ".join(map(str, words)) for words in video] for i, video in enumerate(one_each)}
-    plain = DictCiderD(
-        [[list(map(str, w)) for w in v] for v in corpus], [[list(map(str, w)) for w in v] for v in truth]
-    )
-    texts = [list(map(str, words)) for words in flat]
+    corpus_words = [[list(map(str, words)) for words in video] for video in corpus]
+    plain = DictCiderD(corpus_words, corpus_words[:VIDEOS])
+    texts = list(zip((list(map(str, words)) for words in flat), video_of.tolist(), strict=True))
 
     def by_dict(beforehand: bool) -> NDArray[np.float64]:
-        return np.array(
-            [plain.score(words, int(video), beforehand) for words, video in zip(texts, video_of, strict=True)]
-        )
+        return np.array([plain.score(words, video, beforehand) for words, video in texts])
 
     def gap(ours: NDArray[np.float64], theirs: object) -> float:
         return float(np.abs(ours - np.asarray(theirs)).max())
 
-    print(
-        f"{len(flat)} captions x {REFERENCES} references {'rival':>21} {'ours':>11} {'ratio':>9}   largest difference"
-    )
-    cider = Cider()
-    rival = best(lambda: cider.compute_score(written, candidates), 2)
-    difference = gap(cider_d(metric, hypotheses, items), cider.compute_score(written, candidates)[1])
-    line("CIDEr, pycocoevalcap's Cider", rival, best(lambda: cider_d(metric, hypotheses, items), 50), difference, 200)
+    columns = f"{'rival':>21} {'ours':>11} {'ratio':>9}   largest difference"
+    print(f"{len(flat)} captions x {REFERENCES} references {columns}")
+    ask = (reward, hypotheses, video_of)
+    cider, our_cider = partial(Cider().compute_score, written, candidates), partial(cider_d, metric, hypotheses, items)
+    rival, difference = best(cider, 2), gap(our_cider(), cider()[1])
+    line("CIDEr, pycocoevalcap's Cider", rival, best(our_cider, 50), difference, 200)
     grouped = VideoCaptions.from_lists(one_each)
     with_index = best(lambda: cider_d(NgramIndex.build(grouped), hypotheses, items), 10)
     line("  the same, building the index as well", rival, with_index, difference)
-    ours = best(lambda: cider_d(reward, hypotheses, video_of), 50)
-    difference = gap(cider_d(reward, hypotheses, video_of), by_dict(False))
+    ours, difference = best(partial(cider_d, *ask), 50), gap(cider_d(*ask), by_dict(False))
     line("CIDEr-D, dicts, corpus document frequencies", best(lambda: by_dict(False), 2), ours, difference, 200)
     line("  the same, references weighed beforehand", best(lambda: by_dict(True), 3), ours, difference)
-    bleu = Bleu(4)
-    line("BLEU-4, pycocoevalcap's Bleu", best(lambda: bleu.compute_score(written, candidates, verbose=0), 3),
-         best(lambda: bleu_4(reward, hypotheses, video_of), 50),
-         gap(bleu_4(reward, hypotheses, video_of), bleu.compute_score(written, candidates, verbose=0)[1][3]), 100)  # fmt: skip
-    rouge = Rouge()
-    line("ROUGE-L, pycocoevalcap's Rouge", best(lambda: rouge.compute_score(written, candidates), 3),
-         best(lambda: rouge_l(reward, hypotheses, video_of), 50),
-         gap(rouge_l(reward, hypotheses, video_of), rouge.compute_score(written, candidates)[1]), 100)  # fmt: skip
+    bleu, our_bleu = partial(Bleu(4).compute_score, written, candidates, verbose=0), partial(bleu_4, *ask)
+    line("BLEU-4, pycocoevalcap's Bleu", best(bleu, 3), best(our_bleu, 50), gap(our_bleu(), bleu()[1][3]), 100)
+    rouge, our_rouge = partial(Rouge().compute_score, written, candidates), partial(rouge_l, *ask)
+    line("ROUGE-L, pycocoevalcap's Rouge", best(rouge, 3), best(our_rouge, 50), gap(our_rouge(), rouge()[1]), 100)
     word_level(reward, flat, video_of)
 
 
@@ -188,14 +171,13 @@ def word_level(index: NgramIndex, sentences: list[list[int]], video_of: NDArray[
 
 def large() -> None:
     references = VideoCaptions.from_lists(captions(np.random.default_rng(2), 120_000, 5, 30_000))
-    before = peak()
-    began = time.perf_counter()
-    frequencies = DocumentFrequencies.count(references)
+    before, began = peak(), time.perf_counter()
+    grams = len(DocumentFrequencies.count(references).keys)
     seconds = time.perf_counter() - began
     print(
-        f"document frequencies of {len(references.sentences):,} captions: {seconds:.1f} s, {len(frequencies.keys):,} n-grams; "
-        f"peak of the process {peak():.0f} MB ({before:.0f} MB before)"
+        f"document frequencies of {len(references.sentences):,} captions: {seconds:.1f} s, {grams:,} n-grams;", end=" "
     )
+    print(f"peak of the process {peak():.0f} MB ({before:.0f} MB before)")
     require(seconds < 60 and peak() < 1500, f"document frequencies: {seconds:.0f} s, {peak():.0f} MB")
     references = VideoCaptions.from_lists(captions(np.random.default_rng(1), 6_500, 20, 10_000))
     frequencies = DocumentFrequencies.count(references)
@@ -213,9 +195,7 @@ def peak() -> float:
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__)
-    parser.add_argument("--large", action="store_true", help="also the times of whole training splits")
-    if parser.parse_args().large:  # first, so that the peak of memory is its own
+    if arguments(__doc__, large=False).large:  # first, so that the peak of memory is its own
         large()
     compare()
     exit_by_limits()

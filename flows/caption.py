@@ -1,8 +1,8 @@
 """Captions for your own videos in Python:
 
-from flows.caption import Captioner
+from flows.caption import VideoCaptioner
 
-captioner = Captioner.open("longtake-workspace")
+captioner = VideoCaptioner.open("longtake-workspace")
 print(captioner("video.mp4"))
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.cli.options import existing
+from flows.find_run import find_run
 from flows.recipe import Recipe, recorded_recipe
 from storage.datasets.user_files import gather_files
 from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
@@ -21,12 +22,11 @@ from storage.workspace import Workspace
 from tasks.extraction.extractors import ImportedFeature, TaggerFeature, sampling_of
 from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.runtime import Runtime
-from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, execute_here
-from tasks.inference.user_files import Captioned, Cut, FileCaptioner
+from tasks.inference.user_files import Captioned, Cut, ExecuteStage, FileCaptioner, TrainedRun, execute_here
 
 
-class Captioner:
-    """The captioner of a run that is finished, ready for files of any name and place."""
+class VideoCaptioner:
+    """The captioner of a run that is finished, for any video or image file."""
 
     def __init__(self, run: RunRecord, trained: TrainedRun, execute: ExecuteStage = execute_here) -> None:
         self.run, self.trained = run, trained
@@ -39,7 +39,7 @@ class Captioner:
         run: str | None = None,
         retry_quarantined: bool = False,
         execute: ExecuteStage = execute_here,
-    ) -> Captioner:
+    ) -> VideoCaptioner:
         """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
         space = existing(Path(workspace))
         record = choose_run(space, run)
@@ -65,19 +65,8 @@ def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
     runs = load_runs(workspace)
     trained = [run for run in runs if run.state == "done" and "captioners" in run.results]
     if not trained:
-        raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' makes one")
-    if wanted is None:
-        return trained[0]
-    by_id = [run for run in trained if run.id.startswith(wanted)]
-    found = [run for run in trained if run.recipe_name == wanted] or (by_id if len(by_id) == 1 else [])
-    if found:
-        return found[0]
-    if by_id:
-        raise UsageError(
-            f"{len(by_id)} runs begin with '{wanted}'; give more of the id: {', '.join(r.id for r in by_id)}"
-        )
-    known = ", ".join(dict.fromkeys(name for run in trained[:10] for name in (run.recipe_name, run.id)))
-    raise UsageError(f"no finished run is called '{wanted}'; give the id of a run or the name of its recipe: {known}")
+        raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' trains one")
+    return find_run(trained, wanted, "finished") if wanted else trained[0]
 
 
 def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> TrainedRun:
@@ -87,7 +76,7 @@ def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> T
         if isinstance(feature, ImportedFeature):
             raise BadInput(
                 f"run {run.id} ({run.title}) reads features '{name}' that were imported as '{feature.store}'; Longtake "
-                "cannot make them for new videos. Train with features of kind 'backbone' or 'tagger', or import "
+                "cannot extract them from new videos. Train with features of kind 'backbone' or 'tagger', or import "
                 "features of the new videos and run the recipe on them"
             )
     fetch_weights(features.values())

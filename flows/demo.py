@@ -22,7 +22,7 @@ def check_demo(name: str, settings: Sequence[str], draw: bool) -> None:
         _draw(world)
 
 
-def placed_recipe(
+def recipe_with_data(
     workspace: Workspace,
     name: str,
     settings: Sequence[str],
@@ -48,4 +48,4 @@ def _draw(world: DemoOptions) -> None:
     with progress_bar("drawing the demo world", total, "clips") as shown:
         drawn = draw_world(Path(str(world.path)), world, progress=lambda done, _total: shown.update_to(done))
     if drawn:
-        console.print(f"[green]✓[/] demo world drawn: {total} clips in {world.path}", highlight=False, soft_wrap=True)
+        console.print_line(f"[green]✓[/] demo world drawn: {total} clips in {world.path}")

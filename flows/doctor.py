@@ -19,7 +19,7 @@ from storage.weights import WeightsFolder
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `remedy` is empty if it is fine."""
+    """The result of one check. `remedy` is empty if it is fine."""
 
     what: str
     found: str
@@ -30,8 +30,8 @@ class Finding:
         return not self.remedy
 
 
-def examine(workspace: Path) -> list[Finding]:
-    """Look at everything; no check stops another."""
+def run_checks(workspace: Path) -> list[Finding]:
+    """Run all checks; none stops another."""
     return [
         _python(),
         *_packages(),
@@ -72,14 +72,14 @@ def _ffmpeg() -> Finding:
     from imageio_ffmpeg import get_ffmpeg_exe
 
     try:
-        said = subprocess.run([get_ffmpeg_exe(), "-version"], capture_output=True, text=True, timeout=30).stdout
-        return Finding("ffmpeg", said.split("\n")[0].partition(" Copyright")[0])
+        output = subprocess.run([get_ffmpeg_exe(), "-version"], capture_output=True, text=True, timeout=30).stdout
+        return Finding("ffmpeg", output.split("\n")[0].partition(" Copyright")[0])
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return Finding("ffmpeg", f"does not start ({error})", "reinstall imageio-ffmpeg; without it there is no sound")
 
 
 def _decoding() -> Finding:
-    """Write a clip of three frames, decode it in a worker process, and look at the pixels."""
+    """Write a clip of three frames, decode it in a worker process, and compare the pixels."""
     from storage.datasets.demo import encode_clip
     from storage.errors import BadMedia, StorageError
     from storage.media.decode_pool import DecodePool
@@ -141,9 +141,9 @@ def _weights() -> Finding:
 
 
 def _disk(workspace: Path) -> Finding:
-    place = workspace.expanduser().absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free / 1e9
+    folder = workspace.expanduser().absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / 1e9
     remedy = "" if free > 1 else "free some room or choose another --workspace"
-    return Finding("disk", f"{free:.1f} GB free at {place}", remedy)
+    return Finding("disk", f"{free:.1f} GB free at {folder}", remedy)

@@ -1,4 +1,4 @@
-"""Executing a plan: as a Prefect flow, with every step told on the console and the whole run kept on record."""
+"""Executing a plan: as a Prefect flow, with every step printed on the console and the whole run kept on record."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def execute(call: FlowCall[_T], inside_flow: bool = False) -> _T:
     from prefect.settings import PREFECT_HOME
 
     from flows.orchestration.crash_recovery import TAG, noted_runs
-    from flows.orchestration.embedded_server import started, wait_for_history
+    from flows.orchestration.embedded_server import prefect_api, wait_for_history
     from tasks.framework.prefect_task import BEGUN
 
     if not inside_flow:
         console.print("[dim]starting Prefect (a few seconds; the first time it makes its database)[/]")
     name = call.title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
-    with nullcontext() if inside_flow else started(), noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
+    with nullcontext() if inside_flow else prefect_api(), noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
         before = BEGUN.count
         prefect_flow = flow(name=call.name, flow_run_name=name, on_running=[note], validate_parameters=False)
         state: Any = prefect_flow(call.function)(**call.parameters, return_state=True)
@@ -118,7 +118,7 @@ def run_plan(plan: Plan, title: str, announce: Callable[[], None] | None = None)
             for step in plan.steps:
                 started = time.monotonic()
                 count, did = run_as_task(step, step_title(step), step.state == "forced")
-                tell_of_step(step, count, did, time.monotonic() - started)
+                print_step(step, count, did, time.monotonic() - started)
                 computed += [step.label] if did else []
             outcome = _outcome(plan, run, tuple(computed))
             show_outcome(outcome, next((r for r in runs_like(plan.workspace, plan.recipe) if r.scores), None))
@@ -140,17 +140,17 @@ def step_title(step: StageRun) -> str:
     return f"{step.label}: {why}" if step.to_do else f"{step.label}: cached"
 
 
-def tell_of_step(step: StageRun, count: int, computed: bool, seconds: float) -> None:
+def print_step(step: StageRun, count: int, computed: bool, seconds: float) -> None:
     """Say what a step came to, here and in Prefect's log."""
     from prefect.logging import get_run_logger
 
-    _print_step(step, f"{seconds:.1f} s" if computed else "cached", count)
-    told, extracted = step_title(step), _extracted(step) if computed else ""
+    _print_line(step, f"{seconds:.1f} s" if computed else "cached", count)
+    title, extracted = step_title(step), _extracted(step) if computed else ""
     if extracted:
-        console.print(f"  [dim]{extracted}[/]", highlight=False)
+        console.print_line(f"  [dim]{extracted}[/]")
     if computed:
-        told = "; ".join(filter(None, (told, f"{count} items in {seconds:.1f} s", extracted)))
-    get_run_logger().info(told)
+        title = "; ".join(filter(None, (title, f"{count} items in {seconds:.1f} s", extracted)))
+    get_run_logger().info(title)
 
 
 def _extracted(step: StageRun) -> str:
@@ -163,20 +163,20 @@ def _extracted(step: StageRun) -> str:
     return f"rows extracted: {new}; already there: {done.ref.count - sum(rows.values())}"
 
 
-def _print_step(step: StageRun, note: str, count: int) -> None:
+def _print_line(step: StageRun, note: str, count: int) -> None:
     mark = "[dim]=[/]" if note == "cached" else "[green]✓[/]"
     why = f"[dim]{escape(step.reason)}[/]" if step.to_do and note != "cached" else ""
     line = f"{mark} {escape(f'{step.label:<24}')} {count:>7} items  {note:>8}  {why}"
-    console.print(line, highlight=False, soft_wrap=True)
+    console.print_line(line)
 
 
 def cached_outcome(plan: Plan, quiet: bool = False) -> RunOutcome:
-    """What a plan with nothing to do came to; Prefect is not started. It is told step by step and recorded as a run, or
-    `quiet`: not told, and not recorded again if it is on record."""
+    """What a plan with nothing to do came to; Prefect is not started. It is printed step by step and recorded as a run, or
+    `quiet`: not printed, and not recorded again if it is on record."""
     known = (run for run in runs_like(plan.workspace, plan.recipe) if run.state == "done" and run.stages == plan.keys)
     run = next(known, None) if quiet else None
     for step in () if quiet else plan.steps:
-        _print_step(step, "cached", step.completion.ref.count if step.completion else 0)
+        _print_line(step, "cached", step.completion.ref.count if step.completion else 0)
     outcome = _outcome(plan, run or new_record(plan), ())
     if run is None:
         save_run(plan.workspace, outcome.run)

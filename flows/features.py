@@ -63,7 +63,7 @@ def find_store(workspace: Workspace, name: str) -> tuple[str, FeatureStore]:
 
 
 def describe_store(name: str, store: FeatureStore) -> dict[str, Any]:
-    """What there is to say of a store: counts, sizes, what made it."""
+    """Describe a store: counts, sizes, how it was computed."""
     view = store.view()
     lengths = view.lengths()
     files = [path for path in store.path.rglob("*") if path.is_file()]

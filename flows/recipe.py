@@ -274,14 +274,14 @@ def _find(name: str) -> Path:
 
 def _apply(values: dict[str, Any], setting: str) -> None:
     """Apply one `a.b=c`; the value is YAML, so 3, 0.5, true, null and [a, b] mean what they look like."""
-    place, equals, text = setting.partition("=")
-    if not equals or not place.strip():
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
         raise UsageError(f"--set {setting!r} is not of the form key.subkey=value, such as seeding.epochs=5")
     try:
         value = read_yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(f"--set {setting!r}: the value is not valid YAML: {error}") from error
-    *parents, last = place.strip().split(".")
+    *parents, last = key.strip().split(".")
     section = values
     for parent in parents:
         below = section.setdefault(parent, {})
@@ -298,32 +298,32 @@ _NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
 
 def _explain(detail: ErrorDetails) -> str:
     """One validation error as a sentence with the valid choices."""
-    place, node = _at(detail["loc"])
+    key, node = _at(detail["loc"])
     kind, given = detail["type"], f"(given: {detail['input']!r:.200})"
-    if kind == "extra_forbidden" and place in RENAMED:
-        return f"{place}: is now called '{RENAMED[place]}'; rename it"
+    if kind == "extra_forbidden" and key in RENAMED:
+        return f"{key}: is now called '{RENAMED[key]}'; rename it"
     if kind == "extra_forbidden":
         fields = sorted(_at(detail["loc"][:-1])[1].get("properties", {}))
         close = difflib.get_close_matches(str(detail["loc"][-1]), fields, 1)
         hint = f"did you mean '{close[0]}'? " if close else ""
-        return f"{place}: there is no such key; {hint}valid keys here: {', '.join(fields)}"
+        return f"{key}: there is no such key; {hint}valid keys here: {', '.join(fields)}"
     if kind == "union_tag_invalid":
         context = detail.get("ctx", {})
-        return f"{place}.kind: there is no kind '{context.get('tag')}'; valid kinds: {context.get('expected_tags')}"
+        return f"{key}.kind: there is no kind '{context.get('tag')}'; valid kinds: {context.get('expected_tags')}"
     if kind == "union_tag_not_found":
         kinds = ", ".join(f"'{name}'" for name in node.get("discriminator", {}).get("mapping", {}))
-        return f"{place}: say which kind, as in 'kind: ...'; valid kinds: {kinds}"
+        return f"{key}: say which kind, as in 'kind: ...'; valid kinds: {kinds}"
     if kind == "missing":
-        return f"{place}: is missing"
+        return f"{key}: is missing"
     if kind in _NO_SECTION:
-        return f"{place}: must be a section with keys of its own {given}"
+        return f"{key}: must be a section with keys of its own {given}"
     if kind == "value_error":
-        return f"{place + ': ' if place else ''}{detail['msg'].removeprefix('Value error, ')}"
-    return f"{place}: {detail['msg'][:1].lower()}{detail['msg'][1:]} {given}"
+        return f"{key + ': ' if key else ''}{detail['msg'].removeprefix('Value error, ')}"
+    return f"{key}: {detail['msg'][:1].lower()}{detail['msg'][1:]} {given}"
 
 
 def _at(loc: tuple[int | str, ...]) -> tuple[str, dict[str, Any]]:
-    """A place as a recipe's author writes it, and its part of the JSON schema. A section's kind appears in `loc` as a
+    """A key as a recipe's author writes it, and its part of the JSON schema. A section's kind appears in `loc` as a
     step of its own, which nobody wrote."""
     schema = Recipe.model_json_schema()
     node: dict[str, Any] = schema

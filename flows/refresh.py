@@ -1,7 +1,7 @@
-"""Refresh: scan a data set's source, bring features, texts and neighbours up to date, tell Prefect what changed.
+"""Refresh: scan a data set's source, bring features, texts and neighbours up to date, and send an event that says what changed.
 
-Changes are counted from the last run that was recorded as done, and a refresh is recorded after its event was sent: a kill
-in between makes the next one send it again, never keep silent."""
+Changes are counted from the last run that was recorded as done, and a refresh is recorded after its event was sent: after
+a kill in between the next refresh sends it again."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class DatasetChanges:
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh came to."""
+    """The outcome of a refresh."""
 
     changes: DatasetChanges
     outcome: RunOutcome | None
     retrain: bool
 
     def payload(self) -> dict[str, Any]:
-        """What the event and `--json` tell."""
+        """What the event carries and `--json` prints."""
         plan = self.changes.plan
         return {
             "dataset": plan.recipe.dataset.name,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.find_run import find_run
 from flows.recipe import Recipe, recorded_recipe
 from storage.errors import UsageError
 from storage.records import ArtifactRef
@@ -22,15 +23,15 @@ _OPTIONAL = ("frame_plans", "tagger", "neighbours", "refocused", "boosted")
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """Where a page is, the runs it shows, and whether it was made just now."""
+    """Where a page is, the runs it shows, and whether it was built just now."""
 
     path: Path
     runs: list[RunRecord]
-    made: bool
+    computed: bool
 
     def to_json(self) -> dict[str, Any]:
         runs = [{"id": run.id, "recipe_name": run.recipe_name, "dataset": run.dataset} for run in self.runs]
-        return {"report": str(self.path), "made": self.made, "runs": runs}
+        return {"report": str(self.path), "made": self.computed, "runs": runs}
 
 
 def page_options(recipe: Recipe) -> PageOptions:
@@ -41,40 +42,19 @@ def page_options(recipe: Recipe) -> PageOptions:
 
 def build_report(workspace: Workspace, names: Sequence[str]) -> BuiltReport:
     """No name: the newest finished run. One: that run's page. Several: one page that compares them, with the first."""
-    runs = find_runs(workspace, names)
+    runs = choose_runs(workspace, names)
     pages = [_report_of(workspace, run) for run in runs]
     page = pages[0] if len(runs) == 1 else _comparison_of(workspace, runs, pages)
     _, computed = page.execute()
     return BuiltReport(page.folder / "report.html", runs, computed)
 
 
-def find_runs(workspace: Workspace, names: Sequence[str]) -> list[RunRecord]:
+def choose_runs(workspace: Workspace, names: Sequence[str]) -> list[RunRecord]:
     """Runs by id, by the beginning of an id, or by recipe: the newest scored run of it."""
     known = [run for run in load_runs(workspace) if "evaluate" in run.stages and run.state == "done"]
     if not known:
-        raise UsageError(
-            f"no run in {workspace.root} has got as far as scores; 'longtake demo' or 'longtake run' makes one"
-        )
-    if not names:
-        return known[:1]
-    return [_find(known, name) for name in names]
-
-
-def _find(known: Sequence[RunRecord], name: str) -> RunRecord:
-    of_recipe = [run for run in known if run.recipe_name == name]
-    if of_recipe:
-        return of_recipe[0]
-    found = [run for run in known if run.id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"'{name}' is the beginning of {len(found)} runs; write more of it: {_some(found)}")
-    raise UsageError(f"no scored run is called '{name}'; there are {_some(known)}; or give a recipe's name")
-
-
-def _some(runs: Sequence[RunRecord]) -> str:
-    shown = ", ".join(f"{run.id} ({run.recipe_name})" for run in runs[:5])
-    return shown + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
+        raise UsageError(f"no run in {workspace.root} has scores yet; 'longtake demo' or 'longtake run' gets as far")
+    return [find_run(known, name, "scored") for name in names] or known[:1]
 
 
 def _report_of(workspace: Workspace, run: RunRecord) -> StageRun:
@@ -88,7 +68,7 @@ def _report_of(workspace: Workspace, run: RunRecord) -> StageRun:
             stage, key = gone
             raise UsageError(
                 f"run {run.id} ({run.title}) used {stage} {key[:12]}, which is not there any more; "
-                f"'longtake run {run.recipe_name} --data {run.data}' computes it again"
+                f"'longtake run {run.recipe_name} --data {run.data}' recomputes it"
             )
         refs = tuple(ArtifactRef(stage, f"artifacts/{stage}/{key}", key) for stage, key in found)
         inputs[name] = refs if name in SEVERAL else refs[0]

@@ -7,12 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from models.metrics.bootstrap import Difference, compare, intervals
-from models.metrics.corpus import SCORES, score_captions
+from models.metrics.corpus import score_captions
 from models.metrics.diversity import diversity
 from storage.errors import BadInput
 from storage.text.caption_readers import read_predictions, read_reference_file
@@ -20,7 +16,7 @@ from storage.text.ptb_tokenizer import ptb_tokenize
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredFile:
     """The scores of one predictions file."""
 
     predictions: str
@@ -41,7 +37,7 @@ class Scored:
 class Comparison:
     """One or two scored files; differences are first minus second."""
 
-    scored: list[Scored]
+    scored: list[ScoredFile]
     differences: dict[str, Difference]
 
     def to_json(self) -> dict[str, Any]:
@@ -59,21 +55,23 @@ def score_files(
 ) -> Comparison:
     """Score caption files after PTB tokenisation, or as they are if they are `tokenized`: cutting words twice can change
     them ("-lrb-"). Only items with references count; both files are scored on the same."""
-    cut = list[str] if tokenized else _words
+    cut = list[str] if tokenized else _tokenize
     read = {id: cut(texts) for id, texts in read_reference_file(references).items()}
     truth = {id: texts for id, texts in read.items() if any(map(str.strip, texts))}
     if not truth:
         raise BadInput(f"no reference in {references} has a word; there is nothing to compare with")
     files = [predictions, *([against] if against else [])]
-    said = [read_predictions(path) for path in files]
-    shared = [id for id in truth if all(id in captions for captions in said)]
+    captions_of = [read_predictions(path) for path in files]
+    shared = [id for id in truth if all(id in captions for captions in captions_of)]
     if not shared:
-        raise BadInput(_nothing_shared(files, said, references, truth))
-    words = [dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in said]
-    results = score_captions(words, {id: truth[id] for id in shared}, meteor, spice_jars)
+        raise BadInput(_nothing_shared(files, captions_of, references, truth))
+    tokenized_captions = [
+        dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in captions_of
+    ]
+    results = score_captions(tokenized_captions, {id: truth[id] for id in shared}, meteor, spice_jars)
     seen = [text for texts in read_reference_file(training).values() for text in cut(texts)] if training else None
     scored = [
-        Scored(
+        ScoredFile(
             predictions=str(path),
             items=len(shared),
             scores=result.metrics(),
@@ -83,77 +81,25 @@ def score_files(
             missing=sorted(truth.keys() - whole.keys()),
             ignored=sorted(whole.keys() - truth.keys()),
         )
-        for path, result, captions, whole in zip(files, results, words, said, strict=True)
+        for path, result, captions, whole in zip(files, results, tokenized_captions, captions_of, strict=True)
     ]
     return Comparison(scored, compare(results[0].scores, results[1].scores) if against else {})
 
 
-def _words(texts: Sequence[str]) -> list[str]:
+def _tokenize(texts: Sequence[str]) -> list[str]:
     return [" ".join(ptb_tokenize(text)) for text in texts]
 
 
 def _nothing_shared(
-    files: Sequence[Path], said: Sequence[Mapping[str, str]], references: Path, truth: Mapping[str, Sequence[str]]
+    files: Sequence[Path],
+    captions_of: Sequence[Mapping[str, str]],
+    references: Path,
+    truth: Mapping[str, Sequence[str]],
 ) -> str:
-    for path, captions in zip(files, said, strict=True):
+    for path, captions in zip(files, captions_of, strict=True):
         if not captions.keys() & truth.keys():
             return (
                 f"no item of {path} has references in {references}; ids look like '{next(iter(captions))}' there "
                 f"and '{next(iter(truth))}' here"
             )
     return f"{files[0]} and {files[1]} caption different items; only items that both have can be compared"
-
-
-def print_comparison(found: Comparison, out: Console) -> None:
-    first, *rest = found.scored
-    names = [Path(scored.predictions).name for scored in found.scored]
-    columns = ["metric", *names, *(["difference", "95 % interval", "p"] if rest else ["95 % interval"])]
-    table = Table(*map(escape, columns), title=f"{first.items:,} items", title_justify="left")
-    for name in SCORES:
-        shown = [_percent(scored.scores[name]) for scored in found.scored]
-        if rest:
-            table.add_row(name, *shown, *_difference(found.differences.get(name)))
-        else:
-            table.add_row(name, *shown, _range(first.intervals.get(name)))
-    out.print(table)
-    more = Table("captions", *map(escape, names))
-    for name in first.diversity:
-        more.add_row(name, *(_figure(name, scored) for scored in found.scored))
-    out.print(more)
-    for scored in found.scored if rest else [first]:
-        for name, why in scored.not_computed.items():
-            of = f" of {Path(scored.predictions).name}" if rest else ""
-            out.print(f"{name}{of} not computed: {why}", highlight=False, markup=False, soft_wrap=True)
-        _print_ids(out, scored.predictions, scored.missing, "items with references have no caption and were not scored")
-        _print_ids(
-            out, scored.predictions, scored.ignored, "captions have no reference with a word and were not scored"
-        )
-
-
-def _percent(value: float | None) -> str:
-    return "not computed" if value is None else f"{100 * value:.2f}"
-
-
-def _difference(difference: Difference | None) -> tuple[str, str, str]:
-    if difference is None:
-        return "", "", ""
-    return f"{100 * difference.value:+.2f}", _range((difference.low, difference.high)), f"{difference.p:.3f}"
-
-
-def _range(edges: tuple[float, float] | None, scale: float = 100) -> str:
-    return f"{scale * edges[0]:.2f} to {scale * edges[1]:.2f}" if edges else ""
-
-
-def _figure(name: str, scored: Scored) -> str:
-    value = scored.diversity[name]
-    if name == "Copied":
-        return f"{100 * value:.1f} %"
-    if name == "AvgLen":
-        return f"{value:.2f} ({_range(scored.intervals.get(name), 1)})"
-    return f"{value:,}"
-
-
-def _print_ids(out: Console, path: str, ids: Sequence[str], what: str) -> None:
-    if ids:
-        shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-        out.print(f"{path}: {len(ids):,} {what} ({shown})", highlight=False, markup=False, soft_wrap=True)

@@ -1,15 +1,14 @@
-"""What is done, what is stale and why, what a run would do: the plan and the runs as tables."""
+"""Status tables: the plan of a recipe with each stage's state and reason, and the runs of a workspace."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.cli.options import typed
-from flows.cli.printing import print_next, print_problems
+from flows.cli.options import command_line
+from flows.cli.printing import out, print_next, print_problems
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan
 from flows.recipe import Recipe, shipped_recipes
@@ -25,18 +24,18 @@ _RUN_COLOURS = {"done": "green", "failed": "red"}
 _LISTED = 5  # quarantined files that `status` names
 
 
-def print_plan(plan: Plan, out: Console, as_json: bool) -> None:
+def print_plan(plan: Plan, as_json: bool) -> None:
     """What a run would do."""
     if as_json:
         out.print_json(data=_plan_json(plan))
         return
-    _print_steps(plan, out)
+    _print_steps(plan)
     todo = plan.to_do
     out.print(f"{len(todo)} of {len(plan.steps)} stages would run" if todo else "Nothing to do: every stage is cached.")
 
 
-def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bool, again: tuple[str, ...]) -> None:
-    """The plan, the features' progress, the quarantine, and the last runs of a recipe. `again`: what would run it."""
+def print_status(recipe: Recipe, workspace: Workspace, as_json: bool, run_arguments: tuple[str, ...]) -> None:
+    """The plan, the features' progress, the quarantine, and the last runs of a recipe. `run_arguments` run it."""
     plan = plan_pipeline(recipe, workspace)
     features = feature_progress(plan)
     problems = gather_problems(workspace, [step.ref for step in plan.steps if step.completion])
@@ -45,29 +44,29 @@ def print_status(recipe: Recipe, workspace: Workspace, out: Console, as_json: bo
         more = {"features": features, "problems": [_problem(p) for p in problems]}
         out.print_json(data=_plan_json(plan) | more | {"runs": [_run_json(run) for run in runs]})
         return
-    _print_steps(plan, out)
+    _print_steps(plan)
     for row in features:
-        out.print(f"features '{row['feature']}': {row['fresh']} of {row['wanted']} videos", highlight=False)
+        out.print_line(f"features '{row['feature']}': {row['fresh']} of {row['wanted']} videos")
     print_problems(problems, _LISTED)
-    _print_runs(runs[:5], out)
+    _print_runs(runs[:5])
     todo = plan.to_do
     out.print(f"{len(todo)} of {len(plan.steps)} stages to do" if todo else "[green]Everything is done.[/]")
     if todo:
-        print_next((typed(workspace, *again), "does what is to do, and nothing else"))
+        print_next((command_line(workspace, *run_arguments), "does what is to do, and nothing else"))
     else:
-        print_next(*use_of_a_run(workspace, recipe.name))
+        print_next(*commands_after_run(workspace, recipe.name))
 
 
-def use_of_a_run(workspace: Workspace, recipe: str | None = None) -> list[tuple[str, str]]:
+def commands_after_run(workspace: Workspace, recipe: str | None = None) -> list[tuple[str, str]]:
     """What can be done with a finished run, the newest or that of a recipe: commands and what they do."""
     which = ("--run", recipe) if recipe else ()
     return [
-        (typed(workspace, "report", *which[1:]), "says where its report is"),
-        (typed(workspace, "caption", "my-videos", *which), "captions videos of your own"),
+        (command_line(workspace, "report", *which[1:]), "says where its report is"),
+        (command_line(workspace, "caption", "my-videos", *which), "captions videos of your own"),
     ]
 
 
-def print_runs(workspace: Workspace, out: Console, as_json: bool) -> None:
+def print_runs(workspace: Workspace, as_json: bool) -> None:
     """All runs of a workspace."""
     runs = load_runs(workspace)
     if as_json:
@@ -75,14 +74,17 @@ def print_runs(workspace: Workspace, out: Console, as_json: bool) -> None:
     elif not runs:
         out.print("no runs yet")
         print_next(
-            (typed(workspace, "demo"), "tries everything on a drawn world"),
-            (typed(workspace, "run", "folder", "--data", "my-videos"), "trains on videos and captions of your own"),
+            (command_line(workspace, "demo"), "tries everything on a drawn world"),
+            (
+                command_line(workspace, "run", "folder", "--data", "my-videos"),
+                "trains on videos and captions of your own",
+            ),
         )
     else:
-        _print_runs(runs[:20], out)
+        _print_runs(runs[:20])
         known = next((run.recipe_name for run in runs if run.recipe_name in shipped_recipes()), "RECIPE")
-        stages = (typed(workspace, "status", known), "says of every stage whether it is done, and why not")
-        print_next(stages, *(use_of_a_run(workspace) if any(run.report for run in runs) else []))
+        stages = (command_line(workspace, "status", known), "says of every stage whether it is done, and why not")
+        print_next(stages, *(commands_after_run(workspace) if any(run.report for run in runs) else []))
 
 
 def feature_progress(plan: Plan) -> list[dict[str, Any]]:
@@ -105,7 +107,7 @@ def _fresh(workspace: Workspace, source: FeatureSource, keys: dict[str, str]) ->
     return len(view.fresh(keys)) if source.sampling else len(keys.keys() & view.lengths().keys())
 
 
-def _print_steps(plan: Plan, out: Console) -> None:
+def _print_steps(plan: Plan) -> None:
     table = Table("stage", "state", "items", "took", "why", box=None, padding=(0, 2, 0, 0))
     for step in plan.steps:
         state = f"[{_COLOURS[step.state]}]{step.state}[/]"
@@ -115,15 +117,15 @@ def _print_steps(plan: Plan, out: Console) -> None:
     out.print(table)
 
 
-def _print_runs(runs: list[Any], out: Console) -> None:
+def _print_runs(runs: list[Any]) -> None:
     if not runs:
         return
     table = Table("run", "recipe", "data", "state", "CIDEr", "BLEU-4", "quarantine", box=None, padding=(0, 2, 0, 0))
     for run in runs:
-        figures = [f"{100 * run.scores[name]:.1f}" if name in run.scores else "" for name in ("CIDEr", "BLEU-4")]
+        scores = [f"{100 * run.scores[name]:.1f}" if name in run.scores else "" for name in ("CIDEr", "BLEU-4")]
         state = f"[{_RUN_COLOURS.get(run.state, 'yellow')}]{escape(run.state)}[/]"
         quarantined = f"[yellow]{run.quarantined}[/]" if run.quarantined else "0"
-        table.add_row(run.id, escape(run.recipe_name), escape(run.dataset), state, *figures, quarantined)
+        table.add_row(run.id, escape(run.recipe_name), escape(run.dataset), state, *scores, quarantined)
     out.print(table)
 
 

@@ -37,7 +37,7 @@ class WeightsRow:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedWeights:
     """What became of an import."""
 
     known: KnownWeights
@@ -62,7 +62,7 @@ def list_weights(folder: WeightsFolder, recipe: str | None = None) -> list[Weigh
     return [WeightsRow(**{**asdict(row), "wanted_by": tuple(users[key])}) for key, row in rows.items()]
 
 
-def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Imported:
+def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> ImportedWeights:
     """Take a file in as the weights of a net, if it fits the net weight by weight."""
     file = file.expanduser()
     if not file.is_file():
@@ -71,7 +71,7 @@ def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Import
     if net is None:
         if published is None:
             raise UsageError(
-                f"'{file.name}' is no name of a published file, so it does not tell the net; add --net NAME "
+                f"'{file.name}' is not the name of a published file, so the net is unknown; add --net NAME "
                 "('longtake weights list' shows the names)"
             )
         net = published.net
@@ -82,7 +82,7 @@ def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Import
         raise BadInput(problem)
     before = folder.find(net)
     known = folder.import_file(net, file, published.source if ours and published else None)
-    return Imported(known, before if before and before.sha256 != known.sha256 else None, ours)
+    return ImportedWeights(known, before if before and before.sha256 != known.sha256 else None, ours)
 
 
 def check_weights(folder: WeightsFolder) -> tuple[list[KnownWeights], list[Problem]]:
@@ -94,7 +94,7 @@ def check_weights(folder: WeightsFolder) -> tuple[list[KnownWeights], list[Probl
             remedy = f"import it again with 'longtake weights import FILE --net {noted.net}'"
             problems.append(Problem(noted.net, "gone", f"the file {noted.path} is gone; {remedy}", str(noted.path)))
             continue
-        # An imported file is named by its hash, which tells of a change even after the index took note of it.
+        # An imported file is named by its hash, which shows a change even after the index took note of it.
         expected = noted.path.stem if noted.how == "imported" else noted.sha256
         if now.sha256 != expected:
             reason = (
@@ -138,7 +138,7 @@ def _wanted(net: str) -> WantedFile:
 
 
 def _load_problem(net: str, file: Path) -> str | None:
-    """What is wrong with a file as the weights of a net, in words; None if it loads."""
+    """What is wrong with a file as the weights of a net, as a message; None if it loads."""
     published = published_files().get(file.name)
     if published is not None and published.sha256 and bare_name(published.net) == bare_name(net):
         found = hash_file(file)

@@ -1,4 +1,4 @@
-"""YAML from anybody: plain values only, and never more of them than fit. A few lines of aliases can stand for a billion."""
+"""Untrusted YAML: plain values only, and a limited number of them. A few lines of aliases can stand for a billion."""
 
 from __future__ import annotations
 

@@ -19,10 +19,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class TeacherForced:
-    """A teacher-forced pass over N captions with R valid tokens, EOS included.
-
-    logits (R, V) and the target tokens (R,); valid (N, L-1) says where they are; memory of N; states are the decoder's,
-    kept if the captioner has a reconstructor."""
+    """A teacher-forced pass over N captions with R valid tokens, EOS included: logits (R, V) and the target tokens (R,); valid
+    (N, L-1) says where they are; memory of N; states are the decoder's, kept if the captioner has a reconstructor."""
 
     logits: Tensor
     tokens: Tensor
@@ -40,9 +38,7 @@ class Captioner(nn.Module):
 
     def __init__(self, encoder: Encoder, decoder: Decoder, reconstructor: Reconstructor | None = None):
         super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.reconstructor = reconstructor
+        self.encoder, self.decoder, self.reconstructor = encoder, decoder, reconstructor
         self._cache: dict[Hashable, tuple[Batch, Any]] | None = None
 
     def encode(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
@@ -56,10 +52,8 @@ class Captioner(nn.Module):
         return torch.log_softmax(self.decoder.teacher_forced(*self._prepare(batch)).float(), dim=-1)
 
     def word_logits(self, batch: Batch, truth: float = 1.0, own: Own = "argmax") -> tuple[Tensor, Tensor]:
-        """The same pass at the R valid tokens only, EOS included: logits (R, V) and the target tokens (R,).
-
-        With `truth` below 1 the input tokens are mixed with the captioner's own (`models.decoding.scheduled_sampling`);
-        the targets stay the true ones."""
+        """The same pass at the R valid tokens only, EOS included: logits (R, V) and the target tokens (R,). With `truth` below
+        1 the inputs, not the targets, are mixed with the captioner's own words (`models.decoding.scheduled_sampling`)."""
         output = self.teacher_forced_pass(batch, truth, own)
         return output.logits, output.tokens
 
@@ -107,27 +101,23 @@ class Captioner(nn.Module):
             logits = self.decoder.teacher_forced(inputs, memory, valid)
         else:
             if not isinstance(self.decoder, DecoderWithStates):
-                raise TypeError(
-                    f"a {type(self.decoder).__name__} does not return the states that a reconstructor reads"
-                )
+                name = type(self.decoder).__name__
+                raise TypeError(f"a {name} does not return the states that a reconstructor reads")
             logits, states = self.decoder.teacher_forced_states(inputs, memory, valid)
         return TeacherForced(logits.float(), tokens[:, 1:][valid], valid, memory, states)
 
     def _prepare(self, batch: Batch) -> tuple[Tensor, Memory]:
         """The captions' tokens (N, L) and the memory of each caption's video."""
         if batch.tokens is None or batch.video_index is None:
-            raise ValueError(
-                f"the batch of {', '.join(batch.video_ids[:3])}... has no captions to force: it holds features only"
-            )
+            videos = ", ".join(batch.video_ids[:3])
+            raise ValueError(f"the batch of {videos}... has no captions to force: it holds features only")
         return batch.tokens, self.encode(batch.features, batch.masks).select(batch.video_index)
 
 
-def wanted_sizes(names: tuple[str, ...], sizes: Mapping[str, int]) -> dict[str, int]:
+def wanted_sizes(names: tuple[str, ...], sizes: Mapping[str, int], reader: str = "captioner") -> dict[str, int]:
     """The sizes of the features that a captioner reads, in its order."""
     missing = [name for name in names if name not in sizes]
     if missing:
-        raise ValueError(
-            f"the captioner reads features {', '.join(missing)} that are not there; "
-            f"there are {', '.join(sorted(sizes)) or 'none'}: extract them or change the captioner's features"
-        )
+        there = f"there are {', '.join(sorted(sizes)) or 'none'}: extract them or change the {reader}'s features"
+        raise ValueError(f"the {reader} reads features {', '.join(missing)} that are not there; {there}")
     return {name: sizes[name] for name in names}

@@ -1,20 +1,18 @@
 """Exact nearest neighbours: a block-wise search with matrix products, and a second look in double precision.
 
-The distance is float64 arithmetic on the vectors as they are, by numpy on the CPU: element-wise operations, summed by
-halves, so that it has the same bits on every machine, with any threads and blocks. Ties are ordered by index. The products,
-float32 and perhaps on a GPU, only choose the pairs to measure. Their error is at most c (|a|² + |b|²) with c = (D + 32) eps
-on vectors centred on the items' mean (a product of D terms errs by D eps / 2 of |a||b|, single roundings by 32 eps together).
-That bounds every distance below and above; a pair whose lower bound exceeds the upper bounds of k others of its row cannot
-be among the k nearest. All other pairs are measured."""
+Distances are numpy's float64, element by element and summed by halves: the same bits on every machine, with any threads and
+blocks. Ties are ordered by index. The products, float32 and perhaps on a GPU, only choose the pairs to measure. Their error is
+at most c (|a|² + |b|²) with c = (D + 32) eps on vectors centred on the items' mean (a product of D terms errs by D eps / 2 of
+|a||b|, single roundings by 32 eps together). That bounds every distance below and above; a pair whose lower bound exceeds the
+upper bounds of k others of its row cannot be among the k nearest. All other pairs are measured."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +30,7 @@ _LARGEST = 2.0**200  # squares must not overflow; float32 ends far below
 _SLACK = 1 + 2.0**-40  # more than float64 can err in a measured distance
 
 
-@dataclass(frozen=True)
-class Nearest:
+class Nearest(NamedTuple):
     """The k nearest items of B queries, nearest first: indices (B, k), distances (B, k)."""
 
     indices: NDArray[np.int64]
@@ -65,10 +62,9 @@ class NearestItems:
         self._scale = math.ldexp(1.0, min(1000, -math.frexp(max(extent, 1.0 if metric == "cosine" else 0.0))[1]))
         self._float32 = torch.empty(len(self._kept), self._items.shape[1], device=self._device)
         self._squares = torch.empty(len(self._kept), dtype=torch.float64, device=self._device)
-        for start in range(0, len(self._kept), ROWS):
-            centred = self._centred(self._items[self._kept[start : start + ROWS]])
-            self._float32[start : start + ROWS] = centred
-            self._squares[start : start + ROWS] = centred.square().sum(1)
+        for block in _blocks(len(self._kept), ROWS):
+            centred = self._centred(self._items[self._kept[block]])
+            self._float32[block], self._squares[block] = centred, centred.square().sum(1)
 
     def of(self, queries: Vectors) -> Nearest:
         """The nearest items of other vectors (B, D)."""
@@ -89,17 +85,16 @@ class NearestItems:
             raise ValueError("a query is 2^40 times larger than all items; were both made by the same net?")
         if k == 0:
             return Nearest(np.empty((len(vectors), 0), np.int64), np.empty((len(vectors), 0)))
-        rows, columns = [np.arange(0)], [np.arange(0)]
+        pairs = [np.empty((2, 0), np.int64)]
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")  # the error bound relies on it
         try:
-            for start in range(0, len(vectors), ROWS):
-                row, column = self._candidates(vectors[start : start + ROWS], own[start : start + ROWS], k)
-                rows.append(row + start)
-                columns.append(column)
+            for block in _blocks(len(vectors), ROWS):
+                pairs.append(self._candidates(vectors[block], own[block], k) + np.array([[block.start], [0]]))
         finally:
             torch.set_float32_matmul_precision(precision)
-        return self._measure(vectors, np.concatenate(rows), self._kept[np.concatenate(columns)], k)
+        rows, columns = np.concatenate(pairs, axis=1)
+        return self._measure(vectors, rows, self._kept[columns], k)
 
     def _candidates(self, vectors: Vectors, own: NDArray[np.int64], k: int) -> NDArray[np.int64]:
         """The pairs (2, P) of query row and column that may be among the k nearest."""
@@ -107,14 +102,15 @@ class NearestItems:
         squares, size, limits = queries.square().sum(1, keepdim=True), queries.shape[1], torch.finfo(torch.float32)
         error, tiny = (size + 32) * limits.eps, 16 * size * limits.tiny
         once = list(self._bounds(queries, excluded, error)) if len(self._kept) <= _COLUMNS else None
-        smallest = [
-            (bounds.topk(min(k, bounds.shape[1]), largest=False), start)
-            for start, bounds in once or self._bounds(queries, excluded, error)
-        ]
-        columns = torch.cat([found.indices + start for found, start in smallest], 1)
-        lowest, index = torch.cat([found.values for found, _ in smallest], 1).topk(k, largest=False)
+        values, indices = [], []
+        for start, bounds in once or self._bounds(queries, excluded, error):
+            found = bounds.topk(min(k, bounds.shape[1]), largest=False)
+            values.append(found.values)
+            indices.append(found.indices + start)
+        lowest, index = torch.cat(values, 1).topk(k, largest=False)
+        nearest = torch.cat(indices, 1).gather(1, index)
         own_part = squares * (1 - error) - tiny  # what the bounds of a row lack
-        room = 2 * (error * (squares + self._squares[columns.gather(1, index)]) + tiny)
+        room = 2 * (error * (squares + self._squares[nearest]) + tiny)
         limit = (lowest + own_part + room).amax(1, keepdim=True) * _SLACK - own_part
         limit = torch.nextafter(limit.float(), torch.tensor(math.inf))
         pairs = [
@@ -127,18 +123,17 @@ class NearestItems:
         """queries (b, D), own (b,) -> for each block of columns its start and (1 - error) |b|² - 2ab (b, n) in float32: a
         lower bound of the squared distances, but for what is the same for a whole row."""
         doubled = (queries * -2).float()
-        for start in range(0, len(self._kept), _COLUMNS):
-            bounds = doubled @ self._float32[start : start + _COLUMNS].T
-            bounds += (self._squares[start : start + _COLUMNS] * (1 - error)).float()
-            here = ((own >= start) & (own < start + bounds.shape[1])).nonzero()[:, 0]
-            bounds[here, own[here] - start] = math.inf
-            yield start, bounds
+        for block in _blocks(len(self._kept), _COLUMNS):
+            bounds = doubled @ self._float32[block].T
+            bounds += (self._squares[block] * (1 - error)).float()
+            here = ((own >= block.start) & (own < block.stop)).nonzero()[:, 0]
+            bounds[here, own[here] - block.start] = math.inf
+            yield block.start, bounds
 
     def _measure(self, vectors: Vectors, rows: NDArray[np.int64], indices: NDArray[np.int64], k: int) -> Nearest:
         """The distances of pairs (P,) of query rows and item indices, at least k per row; the k nearest of each row."""
-        distances, step = np.empty(len(rows)), max(1, _CELLS // vectors.shape[1])
-        for start in range(0, len(rows), step):
-            pairs = slice(start, start + step)
+        distances = np.empty(len(rows))
+        for pairs in _blocks(len(rows), max(1, _CELLS // vectors.shape[1])):
             a, b = vectors[rows[pairs]], self._items[indices[pairs]]
             squared = np.subtract(a, b, dtype=np.float64) ** 2
             if self.metric == "euclidean":  # numpy's root is correctly rounded on every machine; torch's may not be
@@ -149,6 +144,10 @@ class NearestItems:
         counts = np.bincount(rows, minlength=len(vectors))
         nearest = order[(np.cumsum(counts) - counts)[:, None] + np.arange(k)]
         return Nearest(indices[nearest], distances[nearest])
+
+
+def _blocks(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _check(vectors: Vectors, noun: str) -> None:
@@ -164,8 +163,7 @@ def _first_duplicates(items: Vectors, k: int) -> NDArray[np.int64]:
     seen: Counter[bytes] = Counter()
     kept = []
     for index, row in enumerate(items):
-        digest = blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
-        seen[digest] += 1
+        seen[digest := blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()] += 1
         if seen[digest] <= k + 1:
             kept.append(index)
     return np.array(kept)
@@ -174,14 +172,13 @@ def _first_duplicates(items: Vectors, k: int) -> NDArray[np.int64]:
 def _directions(vectors: Vectors) -> NDArray[np.float64]:
     """(n, D) -> (n, D + 1) of length 1; a vector of zeros points along the last axis, at right angles to all others."""
     directions = np.zeros((len(vectors), vectors.shape[1] + 1))
-    for start in range(0, len(vectors), ROWS):
-        block = vectors[start : start + ROWS].astype(np.float64)
-        blank = ~block.any(axis=1)
+    for block in _blocks(len(vectors), ROWS):
+        rows = vectors[block].astype(np.float64)
+        blank = ~rows.any(axis=1)
         # First by the largest entry: multiples of one vector then get the same bits.
-        block /= np.where(blank, 1.0, np.abs(block).max(axis=1))[:, None]
-        block /= np.where(blank, 1.0, np.sqrt(_sum(block * block)))[:, None]
-        directions[start : start + ROWS, :-1] = block
-        directions[start : start + ROWS, -1] = blank
+        rows /= np.where(blank, 1.0, np.abs(rows).max(axis=1))[:, None]
+        rows /= np.where(blank, 1.0, np.sqrt(_sum(rows * rows)))[:, None]
+        directions[block, :-1], directions[block, -1] = rows, blank
     return directions
 
 

@@ -1,7 +1,5 @@
-"""Video to words: a small net that learns, from the captions alone, which words a clip calls for.
-
-Trained end to end on a data set's own training split, it needs no weights from elsewhere, and the features it learns at
-each position carry appearance and motion: what the demo world's captioners read."""
+"""Video to words: a small net that learns, from the captions alone, which words a clip calls for. It needs no weights from
+elsewhere, and its features at each position carry appearance and motion: what the demo world's captioners read."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.options import Options
+from models.training.loop import eval_mode
 
 GRID = 4
 """cells each way that a position is cut into, where its parts are asked for"""
@@ -41,8 +40,7 @@ class TaggerOptions(Options):
 
 @dataclass(frozen=True)
 class TagBatch:
-    """B clips and their words: clips (B, P, M, S, S, 3) uint8; targets (B, K) from 0 to 1, the part of the clip's captions
-    that contain each word."""
+    """B clips (B, P, M, S, S, 3) uint8; targets (B, K) from 0 to 1, the part of the clip's captions that contain each word."""
 
     video_ids: tuple[str, ...]
     clips: Tensor
@@ -80,7 +78,7 @@ class WordTagger(nn.Module):
             first = int(torch.randint(0, min(self.options.thin, clips.shape[1]), ()))
             clips = _shifted(clips[:, first :: self.options.thin], self.options.shift)
         B, P = clips.shape[:2]
-        return self.word_logits(self.dropout(self._positions(clips.flatten(0, 1)).view(B, P, -1)))
+        return self.word_logits(self.dropout(self.features(clips.flatten(0, 1)).view(B, P, -1)))
 
     def word_logits(self, rows: Tensor) -> Tensor:
         """Position features (B, P, D), as `features` gives them -> word logits (B, K)."""
@@ -89,8 +87,10 @@ class WordTagger(nn.Module):
         return (share * self.evidence(rows)).sum(1)
 
     def features(self, clips: Tensor) -> Tensor:
-        """clips (P, M, S, S, 3) uint8 of one video -> position features (P, D). Call it in eval mode."""
-        return self._positions(clips)
+        """clips (P, M, S, S, 3) uint8 -> position features (P, D). Call it in eval mode."""
+        # The strongest answer wherever it is: an edge that moves left, or a corner, means the same everywhere. A net that
+        # keeps the places learns the training clips by heart instead (shapes stayed at chance on new ones).
+        return self._gathered(self._maps(clips).amax((2, 3)))
 
     def features_and_cells(self, clips: Tensor) -> tuple[Tensor, Tensor]:
         """clips (P, M, S, S, 3) uint8 -> `features` (P, D), and of each position what its feature would be if only one cell
@@ -106,24 +106,15 @@ class WordTagger(nn.Module):
         return torch.sigmoid(self.word_logits(rows.unsqueeze(0)).squeeze(0))
 
     def words_of_positions(self, rows: Tensor) -> Tensor:
-        """Position features (N, D) -> (N, K): the probabilities of each position's words, were it the whole video. Call it in
-        eval mode."""
+        """Position features (N, D) -> (N, K): the same, were each position the whole video. Call it in eval mode."""
         return torch.sigmoid(self.word_logits(rows.unsqueeze(1)))
-
-    def _positions(self, clips: Tensor) -> Tensor:
-        """(N, M, S, S, 3) uint8 -> (N, D)."""
-        # The strongest answer wherever it is: an edge that moves left, or a corner, means the same everywhere. A net that
-        # keeps the places learns the training clips by heart instead (shapes stayed at chance on new ones).
-        return self._gathered(self._maps(clips).amax((2, 3)))
 
     def _maps(self, clips: Tensor) -> Tensor:
         """(N, M, S, S, 3) uint8 -> (N, C, Y, X)."""
         M, S = self.options.frames, self.options.size
         if clips.shape[1:] != (M, S, S, 3):
-            raise ValueError(
-                f"the tagger wants positions of {M} frames of {S} x {S} RGB pixels, "
-                f"here the shape is {tuple(clips.shape[1:])}"
-            )
+            wanted = f"the tagger wants positions of {M} frames of {S} x {S} RGB pixels"
+            raise ValueError(f"{wanted}, here the shape is {tuple(clips.shape[1:])}")
         pixels = clips.float() / 255
         middle = pixels[:, M // 2]
         moved = [pixels[:, m] - middle for m in range(M) if m != M // 2]
@@ -134,12 +125,9 @@ class WordTagger(nn.Module):
         """The strongest answers (N, C) -> features (N, D)."""
         rows = self.gather(strongest)
         if self.training and len(rows) == 1:  # a batch of one position has no statistics of its own
-            self.norm.eval()
-            rows = self.norm(rows)
-            self.norm.train()
-        else:
-            rows = self.norm(rows)
-        return torch.relu(rows)
+            with eval_mode(self.norm):
+                return torch.relu(self.norm(rows))
+        return torch.relu(self.norm(rows))
 
 
 class TagLoss:

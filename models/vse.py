@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from models.captioner import wanted_sizes
 from models.layers.temporal_encoder import pooled
 from models.options import Options
 from models.types import EOS, PAD, Batch
@@ -38,14 +39,9 @@ class VisualSemantic(nn.Module):
 
     def __init__(self, options: VseOptions, feature_sizes: Mapping[str, int], vocabulary_size: int):
         super().__init__()
-        missing = [name for name in options.features if name not in feature_sizes]
-        if missing:
-            raise ValueError(
-                f"the embedding reads features {', '.join(missing)} that are not there; "
-                f"there are {', '.join(sorted(feature_sizes)) or 'none'}: extract them or change the embedding's features"
-            )
         self.options = options
-        self.head = nn.Linear(sum(feature_sizes[name] for name in options.features), options.size)
+        sizes = wanted_sizes(options.features, feature_sizes, "embedding")
+        self.head = nn.Linear(sum(sizes.values()), options.size)
         self.embed = nn.Embedding(vocabulary_size, options.embedding, padding_idx=PAD)
         self.gru = nn.GRU(options.embedding, options.size, batch_first=True)
         nn.init.xavier_uniform_(self.head.weight)
@@ -75,26 +71,18 @@ class VisualSemantic(nn.Module):
         return scores(self.sentences(batch.tokens[:, 1:]), self.videos(batch.features, batch.masks)), batch.video_index
 
 
-class SumOfHinges:
-    """(embedding, batch) -> the mean over all captions of `sum_of_hinges`."""
-
-    def __call__(self, embedding: VisualSemantic, batch: Batch) -> Tensor:
-        scores, video_index = embedding(batch)
-        return sum_of_hinges(scores, video_index, embedding.options.margin).mean()
-
-
 class MaxOfHinges:
     """(embedding, batch) -> the mean over all captions of `max_of_hinges`; in the first `easy` epochs, of `sum_of_hinges`."""
 
-    def __init__(self, easy: int = 0):
-        self.easy = easy
+    def __init__(self, easy: int = 0, epoch: int | None = None):
+        self.easy, self._hinges = easy, sum_of_hinges if epoch is not None and epoch < easy else max_of_hinges
 
-    def at(self, epoch: int) -> SumOfHinges | MaxOfHinges:
-        return SumOfHinges() if epoch < self.easy else self
+    def at(self, epoch: int) -> MaxOfHinges:
+        return MaxOfHinges(self.easy, epoch)
 
     def __call__(self, embedding: VisualSemantic, batch: Batch) -> Tensor:
         scores, video_index = embedding(batch)
-        return max_of_hinges(scores, video_index, embedding.options.margin).mean()
+        return self._hinges(scores, video_index, embedding.options.margin).mean()
 
 
 def scores(sentences: Tensor, videos: Tensor) -> Tensor:
@@ -103,17 +91,16 @@ def scores(sentences: Tensor, videos: Tensor) -> Tensor:
 
 
 def hardest(scores: Tensor, video_index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """scores (N, B), owner (N,) -> for each caption its own score, that of the video which fits it best among the others,
-    and that of the caption of another video which fits its own video best: (N,) each, -inf where there is no other."""
-    others = torch.arange(scores.shape[1], device=scores.device) != video_index.unsqueeze(1)
+    """scores (N, B), video_index (N,) -> for each caption its own score, that of the other video which fits it best, and
+    that of the caption of another video which fits its own video best: (N,) each, -inf where there is no other."""
     own = scores.gather(1, video_index.unsqueeze(1)).squeeze(1)
-    foreign = scores.masked_fill(~others, -torch.inf)
+    foreign = scores.scatter(1, video_index.unsqueeze(1), -torch.inf)
     return own, foreign.amax(1), foreign.amax(0)[video_index]
 
 
 def max_of_hinges(scores: Tensor, video_index: Tensor, margin: float) -> Tensor:
-    """scores (N, B), owner (N,) -> (N,): by how much the hardest other video and the hardest caption of another video come
-    closer than `margin` to each caption's own score, the two added."""
+    """scores (N, B), video_index (N,) -> (N,): by how much the hardest other video and the hardest caption of another video
+    come closer than `margin` to each caption's own score, the two added."""
     own, video, caption = hardest(scores, video_index)
     return (margin + video - own).clamp(min=0) + (margin + caption - own).clamp(min=0)
 
@@ -129,7 +116,7 @@ def sum_of_hinges(scores: Tensor, video_index: Tensor, margin: float) -> Tensor:
 
 
 def recalls(sentences: Tensor, videos: Tensor, video_index: Tensor) -> dict[str, float]:
-    """sentences (N, S), videos (B, S), owner (N,) -> the share of sentences whose video is among the first K ("video R@K"),
+    """sentences (N, S), videos (B, S), video_index (N,) -> the share of sentences whose video is among the first K ("video R@K"),
     and of videos that have one of their sentences among the first K ("caption R@K"). Equal scores rank before one's own;
     a video without sentences is left out."""
     own = (sentences * videos[video_index]).sum(1)

@@ -18,27 +18,25 @@ from models.losses.policy_gradient import Dropout, PolicyGradient, Reward, signs
 from models.rewards.baselines import BaselineOptions, SampleBaseline, TruthBaseline, truth_means
 from models.rewards.combined import SumOfRewards
 from models.rewards.consensus import Consensus, ConsensusOptions
-from models.rewards.global_discriminative import GlobalOptions
+from models.rewards.global_discriminative import GlobalDiscriminative, GlobalOptions, nearest_indices
 from models.rewards.local_discriminative import LocalDiscriminative, WordRewardOptions
 from models.training.loop import FitOptions, undisturbed
 from models.training.objective import Objective, Term
-from models.zoo import CaptionerOptions
 from storage.checkpoints import Checkpoint
-from storage.errors import MissingFeatures
+from storage.errors import MissingFeatures, UsageError
+from storage.neighbours import Neighbours
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
-from storage.text.tables import ReferenceTable
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_index, open_weights
-from tasks.training.batches import CaptionBatches
+from tasks.train_embedding import embed_videos
+from tasks.training.batches import CaptionData
 from tasks.training.distributed import train_in_processes
-from tasks.training.global_reward import open_global_reward
-from tasks.training.loading import captioner_options, load_captioner
-from tasks.training.trainer import BestEpoch, TrainerState, Training, ValidationResult, run_training
+from tasks.training.loading import captioner_options, embedding_options, load_captioner, load_embedding
+from tasks.training.trainer import BestEpoch, Training, run_training
 
 
 class BoostingOptions(FitOptions):
@@ -92,10 +90,8 @@ class BoostingOptions(FitOptions):
         if isinstance(self.baseline, SampleBaseline) and self.samples < 2:
             raise ValueError("baseline b2 compares the samples of a video with each other: set samples to 2 or more")
         if isinstance(self.baseline, TruthBaseline) and self.global_reward is not None:
-            raise ValueError(
-                "baseline b1 knows what true captions score, not how well they fit their video in this batch: with "
-                "global_reward choose second_sample, scst, b2 or none"
-            )
+            reason = "baseline b1 knows what true captions score, not how well they fit their video in this batch"
+            raise ValueError(f"{reason}: with global_reward choose second_sample, scst, b2 or none")
         return self
 
 
@@ -121,62 +117,45 @@ def boost(
     device, how = context.runtime.torch_device(), options.boosting
     start = context.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
-    references = References(context.path(text))
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
-    captions = references.token_ids("train")
-    ids = access.usable(sorted(captions))
-    if not ids:
-        raise MissingFeatures(
-            "no training video has both captions and features; 'longtake status' lists what is missing"
-        )
-    validation = {id: refs for id, refs in references.sentences("val").items() if access.usable([id])}
+    data = CaptionData(context, text, access)
+    references = data.references
     captioner = load_captioner(start, access, references.vocabulary).to(device)
-    beyond: GlobalJudge | None = None
+    beyond: OpenGlobalReward | None = None
     if how.global_reward is not None:
-        beyond = partial(open_global_reward, context, how.global_reward, references, features, embedding, neighbours)
+        beyond = partial(_open_global_reward, context, how.global_reward, references, features, embedding, neighbours)
     policy = policy_gradient(references, how, options.max_words, beyond)
-    objective = _objective(policy, how, net)
-    wanted = (
-        how.captions_per_video if len(objective.terms) > 1 else 1
-    )  # none is looked at: the fewest that a batch can have
-    batches = CaptionBatches(
-        access,
-        captions,
-        references.caption_indices("train"),
-        ids,
-        how.batch_size,
-        wanted,
-        how.seed,
-        frame_dropout=how.frame_dropout,
-    )
-
+    terms: dict[str, tuple[float, Term]] = {"policy": (1.0, policy)}
+    if how.xe:
+        terms["xe"] = (how.xe, CrossEntropy())
+    if isinstance(net, RecNetOptions) and how.reconstruction:
+        terms["rebuild"] = (how.reconstruction, ReconstructionLoss(net.loss))
+    # where no true caption is looked at: the fewest that a batch can have
+    wanted = how.captions_per_video if len(terms) > 1 else 1
     torch.manual_seed(how.seed)
     seeded_captioner = Checkpoint.load(start)
-
-    def validate() -> ValidationResult:
-        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
-        return ValidationResult(cider, {"val_cider": cider})
+    validate = data.validation(captioner, options.max_words, device)
 
     def evaluate_start() -> tuple[dict[str, Any], BestEpoch]:
         """The seeded captioner is the best so far."""
         point: dict[str, Any] = {"epoch": 0, "step": 0}
-        if validation:
+        if validate:
             with undisturbed(captioner):
-                point |= validate().metrics
+                point |= validate()[1]
         before = Checkpoint(seeded_captioner.tensors, seeded_captioner.values | {"epoch": -1})
         before.save(context.folder / "captioner.safetensors")
         return point, BestEpoch(point.get("val_cider", -1.0))
 
+    about = {name: value for name, value in seeded_captioner.values.items() if name != "epoch"}
     training = Training(
         label="boosting",
         model=captioner,
-        objective=objective,
-        batches=batches,
+        objective=Objective(**terms),
+        batches=data.batches(how.batch_size, wanted, how.seed, None, how.frame_dropout),
         options=how,
         result="captioner.safetensors",  # in the form that seeding gave it, so that whoever takes one takes the other
-        metadata={name: value for name, value in seeded_captioner.values.items() if name != "epoch"}
-        | {"boosting": how.model_dump(mode="json")},
-        validate=validate if validation else None,
+        metadata=about | {"boosting": how.model_dump(mode="json")},
+        validate=validate,
         score_name="CIDEr",
         patience=how.patience,
         validate_every=how.validate_every,
@@ -184,77 +163,78 @@ def boost(
         metrics=lambda: policy.statistics,
         curve_point=lambda epoch, means: _watched(epoch, means, how),
     )
-    return _made(run_training(context, training))
+    trained = run_training(context, training)
+    history, best = trained.history, trained.best
+    summary: dict[str, Any] = {"epochs": len(history) - 1, "best_epoch": best.epoch + 1, "val_cider": best.score}
+    summary |= {"start_cider": history[0].get("val_cider", -1.0), "reward": history[-1]["reward"]}
+    if warned := [point for point in history if "warning" in point]:
+        first = f"first in {warned[0]['epoch']}: {warned[0]['warning']}"
+        summary["warning"] = f"boosting collapsed in {len(warned)} epochs, {first}"
+    return StageResult(len(history) - 1, summary)
 
 
-GlobalJudge = Callable[[Sequence[str]], Reward]
-"""the ids of the videos in the order of their numbers -> the global reward of captions for them"""
+OpenGlobalReward = Callable[[Sequence[str]], Reward]
+"""the ids of the videos in the order of their indices -> the global reward of captions for them"""
 
 
 def policy_gradient(
-    references: References, how: BoostingOptions, max_words: int, judge: GlobalJudge | None = None
+    references: References, how: BoostingOptions, max_words: int, global_reward: OpenGlobalReward | None = None
 ) -> PolicyGradient:
     """The loss with the tables of the training split behind its rewards; tables made for other words are refused. What
-    `judge` gives is added to them."""
+    `global_reward` gives is added to them."""
     index, table = open_index(references)
     consensus = Consensus(index, how.reward, table.origin.eos)
     reward: Reward = consensus
+    truth: Tensor | None = None  # what true captions earn on average, each compared with the others: (V,)
+    if isinstance(how.baseline, TruthBaseline):
+        weights = open_weights(references)
+        scores = {score: weights.of_references(score, table) for score in consensus.options.weights}
+        truth = torch.from_numpy(truth_means(consensus.mix(scores), table.videos))
     if how.word_rewards is not None:
         reward = LocalDiscriminative(index, how.word_rewards, table.origin.eos)
-    if judge is not None:
-        reward = SumOfRewards(judge(table.video_ids), reward)
-    return PolicyGradient(
-        reward,
-        {id: number for number, id in enumerate(table.video_ids)},
-        how.samples,
-        max_words,
-        how.baseline,
-        _truth(consensus, references, table) if isinstance(how.baseline, TruthBaseline) else None,
-        how.temperature,
-        how.dropout,
-    )
-
-
-def _truth(consensus: Consensus, references: References, table: ReferenceTable) -> Tensor:
-    """What the true captions of each video earn on average, each compared with the others: (V,)."""
-    weights = open_weights(references)
-    scores = {score: weights.of_references(score, table) for score in consensus.options.weights}
-    return torch.from_numpy(truth_means(consensus.mix(scores), table.videos))
-
-
-def _objective(policy: PolicyGradient, how: BoostingOptions, net: CaptionerOptions) -> Objective:
-    terms: dict[str, tuple[float, Term]] = {"policy": (1.0, policy)}
-    if how.xe:
-        terms["xe"] = (how.xe, CrossEntropy())
-    if isinstance(net, RecNetOptions) and how.reconstruction:
-        terms["rebuild"] = (how.reconstruction, ReconstructionLoss(net.loss))
-    return Objective(**terms)
+    if global_reward is not None:
+        reward = SumOfRewards(global_reward(table.video_ids), reward)
+    indices = {id: index for index, id in enumerate(table.video_ids)}
+    return PolicyGradient(reward, indices, how.samples, max_words, how.baseline, truth, how.temperature, how.dropout)
 
 
 def _watched(epoch: int, means: dict[str, float], how: BoostingOptions) -> dict[str, Any]:
     """The means of an epoch, and a warning beside them, told at once, where boosting collapses."""
-    signs = signs_of_collapse(means, how.samples)
-    if not signs:
+    warning = "; ".join(signs_of_collapse(means, how.samples))
+    if not warning:
         return dict(means)
-    warning = "; ".join(signs)
-    console.print(f"  boosting collapses in epoch {epoch}: {warning}; {_REMEDY}", highlight=False, markup=False)
+    remedy = "a lower learning_rate, some xe or another baseline may help"
+    console.print(f"  boosting collapses in epoch {epoch}: {warning}; {remedy}", highlight=False, markup=False)
     return means | {"warning": warning}
 
 
-_REMEDY = "a lower learning_rate, some xe or another baseline may help"
-
-
-def _made(trained: TrainerState) -> StageResult:
-    history, best = trained.history, trained.best
-    summary = {
-        "epochs": len(history) - 1,
-        "best_epoch": best.epoch + 1,
-        "val_cider": best.score,
-        "start_cider": history[0].get("val_cider", -1.0),
-        "reward": history[-1]["reward"],
-    }
-    if warned := [point for point in history if "warning" in point]:
-        summary["warning"] = (
-            f"boosting collapsed in {len(warned)} epochs, first in {warned[0]['epoch']}: {warned[0]['warning']}"
-        )
-    return StageResult(len(history) - 1, summary)
+def _open_global_reward(
+    context: StageContext,
+    options: GlobalOptions,
+    references: References,
+    features: ArtifactRef,
+    embedding: ArtifactRef | None,
+    neighbours: ArtifactRef | None,
+    ids: Sequence[str],
+) -> GlobalDiscriminative:
+    """The reward of captions for the videos `ids`, which it addresses by their indices. A video without the features that the
+    embedding reads is left out of all comparisons."""
+    if embedding is None or (neighbours is None and options.neighbour):
+        reason = "the global reward compares captions by an embedding, and with nearest neighbours"
+        remedy = "add the sections 'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
+        raise UsageError(f"{reason}; {remedy}")
+    device, path = context.runtime.torch_device(), context.path(embedding) / "embedding.safetensors"
+    access = FeatureAccess.open(context.workspace, context.path(features), embedding_options(path).features)
+    net = load_embedding(path, access, references.vocabulary).to(device)
+    usable = access.usable(ids)
+    if not usable:
+        reason = f"no training video has the features {', '.join(access.names)} that the embedding reads"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
+    videos = torch.zeros(len(ids), net.options.size, device=device)
+    index = {id: n for n, id in enumerate(ids)}
+    videos[[index[id] for id in usable]] = embed_videos(net, access, usable, device)
+    nearest: dict[str, str] = {}  # training video -> its nearest neighbour, where it has one
+    if neighbours and options.neighbour:
+        table = Neighbours.open(context.path(neighbours))
+        nearest = {id: found[0][0] for id in table.ids("train") if (found := table.of(id))}
+    return GlobalDiscriminative(net, videos, nearest_indices(ids, nearest).to(device), options)

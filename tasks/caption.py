@@ -13,7 +13,7 @@ from storage.records import ArtifactRef, Split
 from storage.text.references import References
 from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.inference.generate import caption_videos
+from tasks.inference.generate import rank_captions
 from tasks.training.loading import open_trained
 
 
@@ -40,10 +40,10 @@ def caption(
     catalogue = Catalogue(context.path(videos), context.data)
     ids = access.usable(catalogue.ids(options.split))
     if not ids:
-        raise MissingFeatures(
-            f"no video of the '{options.split}' split has features; 'longtake status' lists what is missing"
-        )
+        reason = f"no video of the '{options.split}' split has features"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
     with progress_bar("captioning", len(ids), "videos") as shown:
-        found = caption_videos(net, access, vocabulary, ids, options.search, device, shown.advance)
+        ranked = rank_captions(net, access, vocabulary, ids, options.search, device, shown.advance)
+    found = [captions[0] for captions in ranked]
     write_jsonl(context.folder / "captions.jsonl", [asdict(item) for item in found])
     return StageResult(len(found), {"captions": len(found), "distinct": len({item.caption for item in found})})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from storage.catalogue import Catalogue, Changes, DatasetSnapshot, compare, snapshot_dataset, write_catalogue
 from storage.datasets import DatasetOptions, read_dataset
@@ -75,7 +74,10 @@ def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
         for key, (_, answer) in zip(todo, pool.run(probe, [paths[key] for key in todo]), strict=True):
-            found[key] = _probed(answer, paths[key])
+            if isinstance(answer, BadMedia):
+                found[key] = CachedProbe(None, None, answer.kind, nameless(answer.reason, paths[key]))
+            else:
+                found[key] = CachedProbe({name: getattr(answer, name) for name in PROBE_FIELDS}, answer.pts)
             shown.advance()
             if len(found) >= _NOTE_EVERY:
                 context.file_cache.note_probes(found, PROBE_VERSION)
@@ -87,10 +89,3 @@ def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -
 def nameless(reason: str, path: Path) -> str:
     """A reason that holds for every file with these bytes, wherever it lies."""
     return reason.replace(str(path), "the file")
-
-
-def _probed(answer: Probe | BadMedia, path: Path) -> CachedProbe:
-    if isinstance(answer, BadMedia):
-        return CachedProbe(None, None, answer.kind, nameless(answer.reason, path))
-    metadata: dict[str, Any] = {name: getattr(answer, name) for name in PROBE_FIELDS}
-    return CachedProbe(metadata, answer.pts)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from models.metrics.bootstrap import compare
-from models.metrics.corpus import SCORES, ScoredCaptions, score_captions
+from models.metrics.corpus import SCORES, score_captions
 from storage.files.atomic import write_text
 from storage.options import Options
 from storage.records import ArtifactRef
@@ -22,15 +22,7 @@ from storage.text.references import References
 from tasks.framework.feature_access import read_feature_metadata
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.report import run_scores
-from tasks.reporting import description
-from tasks.reporting.comparison_page import (
-    ComparedClip,
-    ComparisonPage,
-    RunCaption,
-    RunColumn,
-    RunDifference,
-    ScoreDifference,
-)
+from tasks.reporting import description, pages
 from tasks.reporting.frame_images import NO_IMAGES, read_frame_images
 from tasks.reporting.rendering import render_comparison
 from tasks.reporting.training_curves import compared_curves, phase_points
@@ -108,26 +100,19 @@ class _Run:
     def dataset(self) -> str:
         return self.about.recipe["dataset"]["name"]
 
-    @property
-    def title(self) -> str:
-        return f"{self.about.recipe['name']} on {self.dataset}"
 
-
-def _page(runs: Sequence[_Run]) -> ComparisonPage:
-    points = {
-        f"{run.label} {run.about.recipe['name']}": phase_points(
-            {phase: run.folders[phase] for phase in ("seeding", "boosting") if phase in run.folders}
-        )
-        for run in runs
-    }
-    clips = _clips(runs)
-    notes = []
+def _page(runs: Sequence[_Run]) -> pages.ComparisonPage:
+    points = {}
+    for run in runs:
+        phases = {phase: run.folders[phase] for phase in ("seeding", "boosting") if phase in run.folders}
+        points[f"{run.label} {run.about.recipe['name']}"] = phase_points(phases)
+    clips, notes = _clips(runs), []
     if len({run.dataset for run in runs}) > 1:
         notes.append("The runs are on different data sets: their scores cannot be compared with each other.")
     if clips and not any(clip.frames for clip in clips):
         notes.append("There are no pictures: none of the runs has a report that could lend them.")
-    return ComparisonPage(
-        title=" · ".join(f"{run.label} {run.about.recipe['name']}" for run in runs),
+    return pages.ComparisonPage(
+        title=" · ".join(points),
         runs=[_column(run) for run in runs],
         differences=_differences(runs),
         settings=differing([run.about.recipe for run in runs]),
@@ -137,13 +122,13 @@ def _page(runs: Sequence[_Run]) -> ComparisonPage:
     )
 
 
-def _column(run: _Run) -> RunColumn:
+def _column(run: _Run) -> pages.RunColumn:
     metrics, recipe = run.metrics, run.about.recipe
     kind = recipe["captioner"]["kind"]
     about, read = read_feature_metadata(run.folders["features"]), read_names(recipe)
-    return RunColumn(
+    return pages.RunColumn(
         label=run.label,
-        title=run.title,
+        title=f"{recipe['name']} on {run.dataset}",
         run_id=run.about.id,
         made_at=run.about.made_at,
         captioner=description.CAPTIONERS.get(kind, kind),
@@ -156,40 +141,33 @@ def _column(run: _Run) -> RunColumn:
 
 def read_names(recipe: Mapping[str, Any]) -> set[str]:
     """Every text in the captioner's section: the names of the features that it reads are among them."""
-    return {
-        text for _, value in _flat(recipe["captioner"], ()) for text in (value if isinstance(value, list) else [value])
-    }
+    values = (value for _, value in _flat(recipe["captioner"], ()))
+    return {text for value in values for text in (value if isinstance(value, list) else [value])}
 
 
-def _differences(runs: Sequence[_Run]) -> list[RunDifference]:
+def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
     """Each run against the first, where both were scored on the same videos with the same references."""
     first, found = runs[0], []
-    same = [run for run in runs[1:] if run.dataset == first.dataset and _same_test(run, first)]
-    meteor = all("METEOR" in run.metrics["corpus"] for run in (first, *same))
-    scored: list[ScoredCaptions] = []
-    if same:
-        scored = score_captions([run.scored[0] for run in (first, *same)], first.scored[1], meteor, None)
+    same = [run for run in runs if run.dataset == first.dataset and run.scored[1] == first.scored[1]]
+    meteor = all("METEOR" in run.metrics["corpus"] for run in same)
+    captions = [run.scored[0] for run in same]
+    scored = score_captions(captions, first.scored[1], meteor, None) if len(same) > 1 else []
     for run in runs[1:]:
         if run not in same:
             why = f"not scored on the same videos with the same references as {first.label}"
-            found.append(RunDifference(run.label, first.label, why_not=why))
+            found.append(pages.RunDifference(run.label, first.label, why_not=why))
             continue
-        each = compare(scored[1 + same.index(run)].scores, scored[0].scores)
+        each = compare(scored[same.index(run)].scores, scored[0].scores)
         named = [(name, 100.0) for name in SCORES if name in each and name != "CIDEr-D"] + [("AvgLen", 1.0)]
-        differences = [
-            ScoreDifference(name, s * each[name].value, s * each[name].low, s * each[name].high, each[name].p)
-            for name, s in named
-        ]
-        found.append(RunDifference(run.label, first.label, differences))
+        differences = []
+        for name, s in named:
+            one = each[name]
+            differences.append(pages.ScoreDifference(name, s * one.value, s * one.low, s * one.high, one.p))
+        found.append(pages.RunDifference(run.label, first.label, differences))
     return found
 
 
-def _same_test(run: _Run, first: _Run) -> bool:
-    (captions, truth), (other, other_truth) = run.scored, first.scored
-    return captions.keys() == other.keys() and truth == other_truth
-
-
-def _clips(runs: Sequence[_Run]) -> list[ComparedClip]:
+def _clips(runs: Sequence[_Run]) -> list[pages.ComparedClip]:
     """Every video that a run captioned, those first of which the runs' captions differ most in CIDEr."""
     videos = {(run.dataset, run.metrics["split"], id) for run in runs for id in run.rows}
     pictures = {run.label: read_frame_images(run.folders["report"]) if "report" in run.folders else {} for run in runs}
@@ -200,25 +178,21 @@ def _clips(runs: Sequence[_Run]) -> list[ComparedClip]:
         known = {label: 100 * value for label, value in ciders.items() if value is not None}
         top = [label for label, value in known.items() if value == max(known.values())]
         images = next((pictures[run.label][id] for run in of if id in pictures[run.label]), NO_IMAGES)
-        ends = [known.get(run.label) for run in (runs[0], runs[-1])]
+        first, last = (known.get(run.label) for run in (runs[0], runs[-1]))
+        captions = {run.label: run.rows[id].caption for run in of if id in run.rows}
         clips.append(
-            ComparedClip(
+            pages.ComparedClip(
                 video_id=id,
                 split=split,
                 captions=[
-                    RunCaption(
-                        run.label,
-                        run.rows[id].caption if run in of and id in run.rows else None,
-                        known.get(run.label),
-                        top == [run.label] and len(known) > 1,
-                    )
-                    for run in runs
+                    pages.RunCaption(each, captions.get(each), known.get(each), top == [each] and len(known) > 1)
+                    for each in (run.label for run in runs)
                 ],
                 references=next((run.texts[id] for run in of if id in run.texts), ()),
                 frames=images.frames,
                 frame_times=images.times,
                 spread=max(known.values()) - min(known.values()) if len(known) > 1 else None,
-                gain=ends[1] - ends[0] if ends[0] is not None and ends[1] is not None else None,
+                gain=last - first if first is not None and last is not None else None,
             )
         )
     return sorted(clips, key=lambda clip: (clip.spread is None, -(clip.spread or 0.0)))

@@ -8,8 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from models.captioner import Captioner
+from models.decoding.beam_search import SearchOptions
+from models.layers.attention import dropping_smallest_weights
 from models.metrics.bootstrap import intervals
-from models.metrics.corpus import score_captions
+from models.metrics.corpus import score_captions, score_corpus
 from models.metrics.diversity import diversity
 from models.metrics.java import NoJava, find_java
 from storage.errors import BadInput, StorageError, UsageError
@@ -18,10 +21,11 @@ from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.results import read_captions, read_scores
 from storage.text.references import References
-from tasks.evaluation.attention_masking import attention_masking
 from tasks.evaluation.self_retrieval import recall_at, self_retrieval
+from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext, StageResult, stage
+from tasks.inference.generate import rank_captions
 from tasks.training.loading import open_trained
 
 
@@ -43,21 +47,17 @@ class EvaluationOptions(Options):
 def _java_is_there_now(context: StageContext) -> str:
     """A reason to evaluate again: METEOR is missing for want of a Java, and there is one now."""
     try:
-        if not read_scores(context.folder).get("without_java"):
-            return ""
-        find_java()
-    except (StorageError, NoJava):
+        without = read_scores(context.folder).get("without_java")
+    except StorageError:
         return ""
-    return "METEOR was not computed for want of Java, which is there now"
+    return "METEOR was not computed for want of Java, which is there now" if without and not _no_java() else ""
 
 
 def _spice_jars() -> Path:
     """Jars are programs: the machine says which, never a recipe, which may come from anybody."""
     if not (folder := os.environ.get("LONGTAKE_SPICE_JARS")):
-        raise UsageError(
-            "evaluation.spice is set, but LONGTAKE_SPICE_JARS does not name the folder with the CoreNLP 3.6.0 jars; set it "
-            "where stages run, or leave SPICE out"
-        )
+        reason = "LONGTAKE_SPICE_JARS does not name the folder with the CoreNLP 3.6.0 jars"
+        raise UsageError(f"evaluation.spice is set, but {reason}; set it where stages run, or leave SPICE out")
     return Path(folder).expanduser()
 
 
@@ -77,25 +77,24 @@ def evaluate(
     everything = {row.video_id: row.caption for row in read_captions(context.path(captions))}
     hypotheses = {id: caption for id, caption in everything.items() if id in references}
     if not hypotheses:
-        raise BadInput(
-            f"no captioned video of the '{options.split}' split has references; there is nothing to compare with"
-        )
+        reason = f"no captioned video of the '{options.split}' split has references"
+        raise BadInput(f"{reason}; there is nothing to compare with")
     jars = _spice_jars() if options.spice else None
     (scored,) = score_captions([hypotheses], references, options.meteor, jars)
     not_computed = dict(scored.not_computed)
 
-    ranks: dict[str, int] = {}
-    if why := _no_retrieval(options.self_retrieval, len(everything)):
-        not_computed["Self-retrieval"] = why
-    else:
+    ranks, masking = {}, None
+    why_not = _no_retrieval(options.self_retrieval, len(everything))
+    if options.attention_masking or not why_not:
         net, access = open_trained(context, texts.vocabulary, features, captioners)
+    if why_not:
+        not_computed["Self-retrieval"] = why_not
+    else:
         with progress_bar("self-retrieval", len(everything), "videos") as shown:
             device = context.runtime.torch_device()
             ranks = self_retrieval(net, access.read, texts.vocabulary, everything, device, shown.advance)
-
-    masking = None
     if options.attention_masking:
-        masking = _mask(context, options, captioners, features, texts, sorted(hypotheses))
+        masking = mask_attention(net, access, texts, options, sorted(hypotheses))
         if masking is None:
             not_computed["Attention masking"] = "the captioner has no attention"
 
@@ -129,26 +128,33 @@ def _no_java() -> bool:
 
 def _no_retrieval(most: int, videos: int) -> str:
     """Why self-retrieval is not computed; empty if it is."""
-    if most == 0:
-        return "not asked for"
-    if videos > most:
-        return (
-            f"the split has {videos:,} videos; it is computed for up to {most:,}, because its cost grows with the square: "
-            f"'--set evaluation.self_retrieval={videos}' computes it all the same"
-        )
-    return ""
+    if 0 < most < videos:
+        reason = f"it is computed for up to {most:,}, because its cost grows with the square"
+        remedy = f"'--set evaluation.self_retrieval={videos}' computes it all the same"
+        return f"the split has {videos:,} videos; {reason}: {remedy}"
+    return "" if most else "not asked for"
 
 
-def _mask(
-    context: StageContext,
-    options: EvaluationOptions,
-    captioners: tuple[ArtifactRef, ...],
-    features: ArtifactRef,
-    references: References,
-    ids: list[str],
+def mask_attention(
+    captioner: Captioner, access: FeatureAccess, references: References, options: EvaluationOptions, ids: list[str]
 ) -> dict[str, list[float]] | None:
-    """The scores of the captions without the smallest attention weights; None for a captioner without attention."""
-    net, access = open_trained(context, references.vocabulary, features, captioners)
-    shares, device = options.attention_masking, context.runtime.torch_device()
+    """G2L's Fig. 6: {"shares": those asked for, "CIDEr": the score of greedy captions without these shares of the attention
+    weights, the smallest first, ...}; None for a captioner without attention. Every attention is masked, over time, space and
+    regions alike: one that has learnt what matters loses little until most of its weights are gone."""
+    truth, shares, measured = (
+        references.sentences(options.split),
+        options.attention_masking,
+        ("CIDEr", "BLEU-4", "ROUGE-L"),
+    )
+    curve: dict[str, list[float]] = {"shares": list(shares), **{name: [] for name in measured}}
+    greedy, device = SearchOptions(width=1), str(next(captioner.parameters()).device)
     with progress_bar("masking attention", len(shares) * len(ids), "videos") as shown:
-        return attention_masking(net, access, references, options.split, ids, shares, device, shown.advance)
+        for share in shares:
+            with dropping_smallest_weights(captioner, share):
+                ranked = rank_captions(captioner, access, references.vocabulary, ids, greedy, device, shown.advance)
+            if all(row.attention is None for row, *_ in ranked):
+                return None
+            scores = score_corpus({row.video_id: row.caption for row, *_ in ranked}, truth).corpus
+            for name in measured:
+                curve[name].append(scores[name])
+    return curve

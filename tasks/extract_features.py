@@ -5,8 +5,10 @@ killed and resumed extraction gives the same bits as an undisturbed one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ import pyarrow as pa
 from storage.catalogue import Catalogue, problem_table
 from storage.errors import MissingFeatures
 from storage.features.store import FeatureStore
-from storage.features.view import View
 from storage.files.atomic import write_json, write_parquet
 from storage.files.hashing import digest
 from storage.media.frame_sampling import Sampling
@@ -44,13 +45,6 @@ class ExtractOptions(Options):
     sampling: dict[str, Sampling]
 
 
-def sources_of(workspace: Workspace, options: ExtractOptions, tagger: ArtifactRef | None) -> dict[str, FeatureSource]:
-    return {
-        name: find_source(workspace, options.dataset, name, feature, options.sampling, tagger)
-        for name, feature in options.features.items()
-    }
-
-
 def _key_inputs(
     workspace: Workspace,
     data: Path,
@@ -60,13 +54,14 @@ def _key_inputs(
     frame_plans: tuple[ArtifactRef, ...] = (),
 ) -> KeyInputs:
     """Features of each split depend on their extractor and on that split's videos only."""
-    sources = sources_of(workspace, options, tagger)
-    parts = {
-        f"{name}/{split}": digest(source.key, videos.parts[f"videos/{split}"])
-        for name, source in sources.items()
-        for split in SPLITS
+    sources = {
+        name: find_source(workspace, options.dataset, name, feature, options.sampling, tagger)
+        for name, feature in options.features.items()
     }
-    return KeyInputs({name: source.key for name, source in sources.items()}, parts, sources)
+    keys = {name: source.key for name, source in sources.items()}
+    kinds = {split: videos.parts[f"videos/{split}"] for split in SPLITS}
+    parts = {f"{name}/{split}": digest(key, kind) for name, key in keys.items() for split, kind in kinds.items()}
+    return KeyInputs(keys, parts, sources)
 
 
 def _explain_stale(workspace: Workspace, before: Completion, sources: dict[str, FeatureSource]) -> str:
@@ -135,11 +130,7 @@ def extract_features(
 
 
 def _pending(
-    context: StageContext,
-    options: ExtractOptions,
-    catalogue: Catalogue,
-    source: FeatureSource,
-    plan: FramePlan | None,
+    context: StageContext, options: ExtractOptions, catalogue: Catalogue, source: FeatureSource, plan: FramePlan | None
 ) -> dict[str, str]:
     """Make sure that a feature's store is there; video id -> record key of the rows that it lacks."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
@@ -172,34 +163,22 @@ def _extract(
         return counts
     sources: dict[str, FeatureSource] = context.prepared
     ids = [id for id in catalogue.usable_keys if any(id in rows for rows in pending.values())]
+    features = []
+    for name, rows in pending.items():
+        source, plan = sources[name], sources[name].sampling or ""
+        store, sampling = str(context.workspace.features / source.store), options.sampling.get(plan)
+        features.append(PendingRows(name, options.features[name], store, source.weights, sampling, plan, rows))
+    weights = str(context.path(tagger) / "tagger.safetensors") if tagger else None
 
     def shards() -> Iterator[Shard]:
-        block: list[Video] = []
-        for id, probe in probes_of(context, catalogue, ids):
-            frames = {name: plan.frames(id) for name, plan in plans.items() if id in plan}
-            block.append(Video(id, catalogue.path_of(id), catalogue.records[id].segment, probe, frames))
-            if len(block) == context.runtime.shard:
-                yield shard_of(block)
-                block = []
-        if block:
-            yield shard_of(block)
-
-    def shard_of(block: list[Video]) -> Shard:
-        here = {video.id for video in block}
-        features = tuple(
-            PendingRows(
-                name,
-                options.features[name].model_dump(mode="json"),
-                str(context.workspace.features / sources[name].store),
-                sources[name].weights,
-                options.sampling[sampling].model_dump(mode="json") if (sampling := sources[name].sampling) else None,
-                sampling or "",
-                {id: key for id, key in rows.items() if id in here},
-            )
-            for name, rows in pending.items()
-        )
-        folder = str(context.path(tagger) / "tagger.safetensors") if tagger else None
-        return Shard(tuple(block), features, folder, context.runtime)
+        probes = probes_of(context, catalogue, ids)
+        while block := dict(islice(probes, context.runtime.shard)):
+            videos = []
+            for id, probe in block.items():
+                frames = {name: plan.frames(id) for name, plan in plans.items() if id in plan}
+                videos.append(Video(id, catalogue.path_of(id), catalogue.records[id].segment, probe, frames))
+            here = (replace(f, rows={id: f.rows[id] for id in block if id in f.rows}) for f in features)
+            yield Shard(tuple(videos), tuple(here), weights, context.runtime)
 
     totals = {f"extracting {name}": len(rows) for name, rows in pending.items()}
     with progress_bars(totals, "videos") as shown:
@@ -217,37 +196,35 @@ def _settle(
     context: StageContext, catalogue: Catalogue, sources: dict[str, FeatureSource]
 ) -> tuple[pa.Table, list[Problem]]:
     """What there is now: the rows of every feature, and what could not be extracted."""
-    columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
+    rows: list[tuple[str, str, str]] = []
     problems: dict[str, Problem] = {}
     for name, source in sources.items():
         view = FeatureStore.open(context.workspace.features / source.store).view()
-        keys = catalogue.usable_keys if source.extracted else newest_keys(view, catalogue.records)
-        for id in sorted(view.fresh(keys)):
-            columns["feature"].append(name)
-            columns["id"].append(id)
-            columns["key"].append(keys[id])
+        keys = catalogue.usable_keys
+        if not source.extracted:  # imported rows have keys of their own, and the newest row of a video counts
+            all_rows = view.table().select(["video_id", "video_key"]).to_pylist()
+            keys = {row["video_id"]: row["video_key"] for row in all_rows if row["video_id"] in catalogue.records}
+        rows += ((name, id, keys[id]) for id in sorted(view.fresh(keys)))
         failed = context.file_cache.failures(source.key) if source.extracted else {}
         for id, key in catalogue.usable_keys.items():
             if key in failed:
                 kind, reason = failed[key]
                 problems[id] = Problem(id, kind, reason, catalogue.records[id].source or "", quarantined=True)
-    return pa.table(columns), list(problems.values())
+    return rows_table(rows), list(problems.values())
 
 
-def newest_keys(view: View, ids: Collection[str]) -> dict[str, str]:
-    """video id -> key of its newest row, of the ids that have one. Imported rows have keys of their own."""
-    table = view.table()
-    rows = zip(table["video_id"].to_pylist(), table["video_key"].to_pylist(), strict=True)
-    return {id: key for id, key in rows if id in ids}
+def rows_table(rows: Iterable[tuple[str, str, str]]) -> pa.Table:
+    """(feature, video id, key) of rows as rows.parquet holds them."""
+    schema = pa.schema([(name, pa.string()) for name in ("feature", "id", "key")])
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def _about(context: StageContext, source: FeatureSource) -> dict[str, Any]:
     """What later stages and the report need to know of a feature."""
     feature_shape = FeatureStore.open(context.workspace.features / source.store).feature_shape
     if feature_shape is None:
-        raise MissingFeatures(
-            f"no video gave any '{source.name}' features; 'longtake status' lists why each one is in the quarantine"
-        )
+        reason = f"no video gave any '{source.name}' features"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists why each one is in the quarantine")
     return {**source.to_json(), "size": feature_shape[-1], "shape": list(feature_shape)}
 
 

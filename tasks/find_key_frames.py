@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from pydantic import Field
 
+from models.captioner import Captioner
 from models.captioners.vre.captioner import VreOptions
 from storage.errors import BadInput, MissingFeatures
 from storage.features.store import FeatureStore
+from storage.features.view import View
 from storage.files.atomic import write_json, write_parquet
 from storage.files.hashing import digest
 from storage.options import Options
 from storage.records import SPLITS, ArtifactRef
 from storage.text.references import References
 from storage.workspace import Workspace
-from tasks.extract_features import versions
+from tasks.extract_features import rows_table, versions
 from tasks.extraction.extractors import FeatureSource
 from tasks.framework.feature_access import FeatureAccess, read_rows
 from tasks.framework.progress import progress_bar
@@ -42,25 +43,15 @@ class KeyFrameOptions(Options):
     """Epochs of the second training; as many as the first by default."""
 
 
-def _key(captioner: ArtifactRef) -> str:
-    return digest(KEY_FRAMES, 1, captioner.key)
-
-
 def _key_inputs(
-    workspace: Workspace,
-    data: Path,
-    options: Options,
-    features: ArtifactRef,
-    captioner: ArtifactRef,
-    text: ArtifactRef,
+    workspace: Workspace, data: Path, options: Options, features: ArtifactRef, captioner: ArtifactRef, text: ArtifactRef
 ) -> KeyInputs:
     """The extraction's parts stay what they are; the key frames of a split depend on the captioner and that split's rows."""
-    names = sorted({part.rpartition("/")[0] for part in features.parts})
-    added = {
-        f"{KEY_FRAMES}/{split}": digest(_key(captioner), *(features.parts[f"{name}/{split}"] for name in names))
-        for split in SPLITS
-    }
-    return KeyInputs(parts={**features.parts, **added})
+    names, key = sorted({part.rpartition("/")[0] for part in features.parts}), digest(KEY_FRAMES, 1, captioner.key)
+    parts = dict(features.parts)
+    for split in SPLITS:
+        parts[f"{KEY_FRAMES}/{split}"] = digest(key, *(features.parts[f"{name}/{split}"] for name in names))
+    return KeyInputs(parts=parts)
 
 
 class FindingOptions(Options):
@@ -74,51 +65,43 @@ def find_key_frames(
     path = context.path(captioner) / "captioner.safetensors"
     net = captioner_options(path)
     if not isinstance(net, VreOptions) or net.steps != 2 or net.key_frames is not None:
-        raise BadInput(
-            f"a captioner of kind '{net.kind}' does not look for key frames; only vre with two steps and none given does"
-        )
+        reason = "does not look for key frames; only vre with two steps and none given does"
+        raise BadInput(f"a captioner of kind '{net.kind}' {reason}")
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
     rows = access.rows[net.temporal]
-    owed = {id: rows[id] for id in access.usable(sorted(rows))}
-    if not owed:
-        raise MissingFeatures(
-            "no video has the features that the captioner reads; 'longtake status' lists what is missing"
-        )
+    pending = {id: rows[id] for id in access.usable(sorted(rows))}
+    if not pending:
+        reason = "no video has the features that the captioner reads"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
     about = json.loads((context.path(features) / "features.json").read_bytes())
-    source = FeatureSource(
-        KEY_FRAMES,
-        _key(captioner),
-        str(Path("..") / context.folder.relative_to(context.workspace.root) / "store"),
-        "the frame that the captioner trained before refocuses on",
-        about[net.temporal]["sampling"],
-        extracted=False,
-        random_weights=about[net.temporal]["random_weights"],
-        weights=captioner.key,
-    )
-    store = _write(context, source, access, net.temporal, path, References(context.path(text)), owed)
-    columns: dict[str, list[str]] = {"feature": [], "id": [], "key": []}
-    for name, found in {**read_rows(context.path(features)), KEY_FRAMES: owed}.items():
-        columns["feature"] += [name] * len(found)
-        columns["id"] += found.keys()
-        columns["key"] += found.values()
-    write_parquet(context.folder / "rows.parquet", pa.table(columns))
+    key, frames = digest(KEY_FRAMES, 1, captioner.key), about[net.temporal]
+    where = str(Path("..") / context.folder.relative_to(context.workspace.root) / "store")
+    words = "the frame that the captioner trained before refocuses on"
+    made = {"extracted": False, "random_weights": frames["random_weights"], "weights": captioner.key}
+    source = FeatureSource(KEY_FRAMES, key, where, words, frames["sampling"], **made)
+    finder = load_captioner(path, access, References(context.path(text)).vocabulary)
+    store = _write(context, source, access, finder, net.temporal, pending)
+    found = {**read_rows(context.path(features)), KEY_FRAMES: pending}
+    listed = ((name, id, key) for name, keys in found.items() for id, key in keys.items())
+    write_parquet(context.folder / "rows.parquet", rows_table(listed))
     shape: dict[str, Any] = {"size": 1, "shape": [1]}
     write_json(context.folder / "features.json", {**about, KEY_FRAMES: {**source.to_json(), **shape}})
-    moved = sum(int(store.read(id, key)[0, 0]) != _middle(access, net.temporal, id) for id, key in owed.items())
-    return StageResult(len(owed), {"videos": len(owed), "away_from_the_middle": round(moved / len(owed), 6)})
+    middles = {id: len(access.views[net.temporal].read(id, key)) // 2 for id, key in pending.items()}
+    moved = sum(int(store.read(id, key)[0, 0]) != middles[id] for id, key in pending.items())
+    return StageResult(len(pending), {"videos": len(pending), "away_from_the_middle": round(moved / len(pending), 6)})
 
 
 def _write(
     context: StageContext,
     source: FeatureSource,
     access: FeatureAccess,
+    net: Captioner,
     temporal: str,
-    path: Path,
-    references: References,
-    owed: dict[str, str],
-) -> Any:
+    pending: dict[str, str],
+) -> View:
     """The key frame of every video that has none yet; the view of all of them."""
-    device, vocabulary = context.runtime.torch_device(), references.vocabulary
+    device = context.runtime.torch_device()
+    net.to(device)
     provenance = {
         "extractor_key": source.key,
         "name": source.name,
@@ -126,28 +109,18 @@ def _write(
         "weights": source.weights,
     }
     store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), feature_shape=(1,))
-    there = store.view().fresh(owed)
-    net = load_captioner(path, access, vocabulary).to(device)
-    with progress_bar("finding key frames", len(owed), "videos") as shown, store.writer() as writer:
+    there = store.view().fresh(pending)
+    with progress_bar("finding key frames", len(pending), "videos") as shown, store.writer() as writer:
         shown.update_to(len(there))
         # One by one: so neither batches nor other videos' lengths can change a choice.
-        for id in (id for id in owed if id not in there):
-            features, masks = access.read([id])
-            on_device = ({name: x.to(device) for name, x in part.items()} for part in (features, masks))
+        for id in (id for id in pending if id not in there):
             with torch.inference_mode():
-                frame = int(net.encode(*on_device).extras["key_frame"][0])
+                frame = int(net.encode(*access.read([id], device)).extras["key_frame"][0])
             if frame > _MOST:
-                raise BadInput(
-                    f"the key frame of {id} is row {frame} of '{temporal}'; rows beyond {_MOST} cannot be told apart in "
-                    "float16: sample fewer frames"
-                )
-            times = access.views[temporal].pts(id, owed[id])
-            writer.add(
-                id, owed[id], np.array([[frame]], np.float32), None if times is None else times[frame : frame + 1]
-            )
+                reason = f"rows beyond {_MOST} cannot be told apart in float16"
+                raise BadInput(f"the key frame of {id} is row {frame} of '{temporal}'; {reason}: sample fewer frames")
+            times = access.views[temporal].pts(id, pending[id])
+            time = None if times is None else times[frame : frame + 1]
+            writer.add(id, pending[id], np.array([[frame]], np.float32), time)
             shown.advance()
     return store.view()
-
-
-def _middle(access: FeatureAccess, temporal: str, id: str) -> int:
-    return len(access.views[temporal].read(id, access.rows[temporal][id])) // 2

@@ -60,13 +60,20 @@ def find_neighbours(
     items, queries = pooled["train"], {split: pooled[split] for split in needed if split in options.queries}
     count = sum(len(split.ids) for split in queries.values())
     if not items.ids or not count:
-        raise MissingFeatures(
-            f"no {'video to compare' if items.ids else 'training video'} has '{options.feature}' features; "
-            "'longtake status' lists what is missing"
-        )
+        reason = f"no {'video to compare' if items.ids else 'training video'} has '{options.feature}' features"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
     key, contents = access.about[options.feature]["key"], _digest(pooled)
     metadata = NeighbourMetadata(options.feature, key, options.metric, options.k, len(items.ids), contents)
-    _find_blocks(context, options, items, queries, metadata)
+    missing = [block for block in _blocks(queries) if read_block(block_path(context.folder, *block), metadata) is None]
+    with progress_bar("finding neighbours", count, "videos") as bar:
+        bar.update_to(count - sum(stop - start for _, start, stop in missing))
+        search = NearestItems(items.vectors, options.k, options.metric, context.runtime.torch_device())
+        for split, start, stop in missing:
+            ids, vectors = queries[split].ids[start:stop], queries[split].vectors[start:stop]
+            found = search.of_items(start, stop) if split == "train" else search.of(vectors)
+            table = neighbour_table(ids, split, items.ids, found.indices, found.distances, metadata)
+            write_parquet(block_path(context.folder, split, start, stop), table)
+            bar.advance(stop - start)
     blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(queries)]
     write_parquet(context.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
     left_out = [problem for split in pooled.values() for problem in split.left_out]
@@ -91,10 +98,8 @@ def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> PooledFeature:
             # float16 rows add up in float64 without any rounding, in whatever order.
             vector = steps.reshape(-1, steps.shape[-1]).mean(axis=0, dtype=np.float64)
             if not np.isfinite(vector).all():
-                raise BadInput(
-                    f"the '{name}' features of {id} hold NaN or infinity, so nothing can be near it; 'longtake features "
-                    "verify' tells whether the store is damaged"
-                )
+                reason = f"the '{name}' features of {id} hold NaN or infinity, so nothing can be near it"
+                raise BadInput(f"{reason}; 'longtake features verify' tells whether the store is damaged")
             if vectors.dtype == np.float32 and not np.array_equal(vector.astype(np.float32), vector):
                 vectors = vectors.astype(np.float64)
             vectors[len(usable)] = vector
@@ -115,27 +120,3 @@ def _blocks(queries: dict[Split, PooledFeature]) -> Iterator[tuple[Split, int, i
     for split, found in queries.items():
         for start in range(0, len(found.ids), ROWS):
             yield split, start, min(start + ROWS, len(found.ids))
-
-
-def _find_blocks(
-    context: StageContext,
-    options: NeighbourOptions,
-    items: PooledFeature,
-    queries: dict[Split, PooledFeature],
-    metadata: NeighbourMetadata,
-) -> None:
-    """Write the missing blocks."""
-    missing = [block for block in _blocks(queries) if read_block(block_path(context.folder, *block), metadata) is None]
-    total = sum(len(found.ids) for found in queries.values())
-    with progress_bar("finding neighbours", total, "videos") as bar:
-        bar.update_to(total - sum(stop - start for _, start, stop in missing))
-        if not missing:
-            return
-        device = context.runtime.torch_device()
-        search = NearestItems(items.vectors, options.k, options.metric, device)
-        for split, start, stop in missing:
-            ids, vectors = queries[split].ids[start:stop], queries[split].vectors[start:stop]
-            found = search.of_items(start, stop) if split == "train" else search.of(vectors)
-            table = neighbour_table(ids, split, items.ids, found.indices, found.distances, metadata)
-            write_parquet(block_path(context.folder, split, start, stop), table)
-            bar.advance(stop - start)

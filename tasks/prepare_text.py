@@ -13,16 +13,8 @@ from storage.catalogue import Catalogue
 from storage.errors import BadInput
 from storage.files.hashing import digest
 from storage.records import SPLITS, ArtifactRef
+from storage.text import tables
 from storage.text.references import References, write_references
-from storage.text.tables import (
-    ReferenceTable,
-    WeightTable,
-    read_frequency_table,
-    read_reference_table,
-    read_weight_table,
-    write_frequency_table,
-    write_weight_table,
-)
 from storage.text.vocabulary import TextOptions
 from storage.workspace import Workspace
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
@@ -42,10 +34,10 @@ def prepare_text(context: StageContext, options: TextOptions, captions: Artifact
     rows = caption_rows(Catalogue(context.path(captions), context.data))
     vocabulary = write_references(context.folder, rows, options)
     if len(vocabulary) > MAX_WORDS:
-        raise BadInput(
-            f"the training captions have {len(vocabulary):,} different words, n-grams can be counted of {MAX_WORDS:,}; "
-            f"raise text.min_count (now {options.min_count})"
+        words = (
+            f"the training captions have {len(vocabulary):,} different words, n-grams can be counted of {MAX_WORDS:,}"
         )
+        raise BadInput(f"{words}; raise text.min_count (now {options.min_count})")
     count, rows = len(rows), []
     _write_tables(context.folder)
     return StageResult(count, {"captions": count, "words": len(vocabulary)})
@@ -61,28 +53,28 @@ def caption_rows(catalogue: Catalogue, *splits: str) -> list[tuple[str, int, str
 
 def _write_tables(folder: Path) -> None:
     origin = References(folder).origin("train")
-    table = read_reference_table(folder / "references-train.parquet", origin)
+    table = tables.read_reference_table(folder / "references-train.parquet", origin)
     captions = _video_captions(table)
     frequencies = DocumentFrequencies.count(captions)
     path = folder / "document_frequencies.parquet"
-    write_frequency_table(path, frequencies.keys, frequencies.counts, frequencies.videos, origin)
-    write_weight_table(folder / "weights.parquet", table.caption_ids, weigh(captions, frequencies), origin)
+    tables.write_frequency_table(path, frequencies.keys, frequencies.counts, frequencies.videos, origin)
+    tables.write_weight_table(folder / "weights.parquet", table.caption_ids, weigh(captions, frequencies), origin)
 
 
-def _video_captions(table: ReferenceTable) -> VideoCaptions:
+def _video_captions(table: tables.ReferenceTable) -> VideoCaptions:
     return VideoCaptions(Sentences.from_flat(table.tokens, table.starts), table.videos)
 
 
-def open_index(references: References) -> tuple[NgramIndex, ReferenceTable]:
+def open_index(references: References) -> tuple[NgramIndex, tables.ReferenceTable]:
     """What rewards compare samples with: the n-grams of the training references under their document frequencies. Video v of
     the index is video_ids[v] of the table."""
     folder, origin = references.folder, references.origin("train")
-    table = read_reference_table(folder / "references-train.parquet", origin)
-    counted = read_frequency_table(folder / "document_frequencies.parquet", origin)
+    table = tables.read_reference_table(folder / "references-train.parquet", origin)
+    counted = tables.read_frequency_table(folder / "document_frequencies.parquet", origin)
     frequencies = DocumentFrequencies(counted.keys, counted.counts, counted.videos)
     return NgramIndex.build(_video_captions(table), frequencies), table
 
 
-def open_weights(references: References, folder: Path | None = None) -> WeightTable:
+def open_weights(references: References, folder: Path | None = None) -> tables.WeightTable:
     """The weights of the training captions; METEOR's are in the folder of weigh_captions."""
-    return read_weight_table((folder or references.folder) / "weights.parquet", references.origin("train"))
+    return tables.read_weight_table((folder or references.folder) / "weights.parquet", references.origin("train"))

@@ -28,20 +28,12 @@ from tasks.evaluation.near_duplicates import captioned_duplicates
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageContext, StageResult, stage
+from tasks.reporting import attention_maps as attention
 from tasks.reporting import description
-from tasks.reporting.attention_maps import (
-    AttentionMap,
-    RegionBoxes,
-    boxes_feature,
-    find_attention_maps,
-    grid_cells,
-    needs_captioner,
-    region_feature,
-)
 from tasks.reporting.frame_images import NO_IMAGES, FrameImages, decode_frame_images, write_frame_images
+from tasks.reporting.pages import DuplicateClips, ReportClip, ReportPage, Score, StageLine
 from tasks.reporting.published_scores import BENCHMARKS
 from tasks.reporting.rendering import render_report
-from tasks.reporting.report_page import DuplicateClips, ReportClip, ReportPage, Score, StageLine
 from tasks.reporting.training_curves import masking_curve, phase_points, run_curves
 from tasks.training.loading import captioner_options, load_captioner, load_tagger
 
@@ -66,6 +58,7 @@ class PageOptions(Options):
     recipe: dict[str, Any]
 
 
+_CLIP_SCORES = ("CIDEr", "BLEU-4", "ROUGE-L")
 SEVERAL = ("frame_plans", "seeded", "boosted", "captioners")
 """inputs of the report that are tuples"""
 
@@ -91,20 +84,18 @@ def report(
 ) -> StageResult:
     """`captioners` are those that captioned; `refocused` is the captioner that found the key frames of VRE's third phase."""
     stages = (catalogue, text, *frame_plans, tagger, features, neighbours, refocused, *seeded, key_frames, *boosted)
-    run = _Run(
-        context=context,
-        options=options,
-        catalogue=catalogue,
-        text=text,
-        extraction=features,
-        features=key_frames or features,
-        captioner_ref=captioners[0],
-        captions=captions,
-        scores=scores,
-        phases={"seeding": seeded[:1], "boosting": boosted[:1], "tagger": (tagger,) if tagger else ()},
-        neighbours=neighbours,
-        stages=tuple(ref for ref in (*stages, captions, scores) if ref is not None),
-    )
+    named: dict[str, ArtifactRef | None] = {
+        "catalogue": catalogue,
+        "text": text,
+        "captions": captions,
+        "scores": scores,
+    }
+    named |= {"extraction": features, "features": key_frames or features, "captioner": captioners[0]}
+    named |= {"tagger": tagger, "neighbours": neighbours, "seeding": seeded[0] if seeded else None}
+    named["boosting"] = boosted[0] if boosted else None
+    folders = {name: context.path(ref) for name, ref in named.items() if ref is not None}
+    refs = tuple(ref for ref in (*stages, captions, scores) if ref is not None)
+    run = _Run(context, options.shown, options.recipe, folders, refs)
     page = _page(run)
     write_frame_images(context.folder, run.pictures)
     write_text(context.folder / "report.html", render_report(page))
@@ -116,44 +107,31 @@ class _Run:
     """What a run left behind, opened as it is asked for."""
 
     context: StageContext
-    options: PageOptions
-    catalogue: ArtifactRef
-    text: ArtifactRef
-    extraction: ArtifactRef
-    features: ArtifactRef
-    """what the captioner reads: the extraction, or with the key frames beside it"""
-    captioner_ref: ArtifactRef
-    """of an ensemble the first"""
-    captions: ArtifactRef
-    scores: ArtifactRef
-    phases: Mapping[str, tuple[ArtifactRef, ...]]
-    """the trainings whose curves are shown"""
-    neighbours: ArtifactRef | None
+    shown: ReportOptions
+    recipe: dict[str, Any]
+    folders: Mapping[str, Path]
+    """of what it made; "features" is what the captioner reads: the extraction, or with the key frames beside it"""
     stages: tuple[ArtifactRef, ...]
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        return self.options.recipe
 
     @cached_property
     def table(self) -> Catalogue:
-        return Catalogue(self.context.path(self.catalogue), self.context.data)
+        return Catalogue(self.folders["catalogue"], self.context.data)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        return read_scores(self.context.path(self.scores))
+        return read_scores(self.folders["scores"])
 
     @cached_property
     def references(self) -> References:
-        return References(self.context.path(self.text))
+        return References(self.folders["text"])
 
     @cached_property
     def captioned(self) -> list[CaptionRow]:
-        return read_captions(self.context.path(self.captions))
+        return read_captions(self.folders["captions"])
 
     @cached_property
     def checkpoint(self) -> Path:
-        return self.context.path(self.captioner_ref) / "captioner.safetensors"
+        return self.folders["captioner"] / "captioner.safetensors"
 
     @cached_property
     def captioner(self) -> CaptionerOptions:
@@ -162,37 +140,41 @@ class _Run:
 
     @cached_property
     def access(self) -> FeatureAccess:
-        return FeatureAccess.for_captioner(self.context.workspace, self.context.path(self.features), self.captioner)
+        return FeatureAccess.for_captioner(self.context.workspace, self.folders["features"], self.captioner)
 
     @cached_property
     def rows(self) -> list[CaptionRow]:
-        return _chosen(self.captioned, self.metrics["per_video"], self.options.shown.clips)
+        """At most `shown.clips`, evenly from best to worst, so that the gallery is no shop window."""
+        scores, most = self.metrics["per_video"], self.shown.clips
+        ranked = sorted(self.captioned, key=lambda r: (-scores.get(r.video_id, {}).get("CIDEr", 0.0), r.video_id))
+        if len(ranked) <= most:
+            return ranked
+        return [ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int)] if most else []
 
     @cached_property
     def pictures(self) -> dict[str, FrameImages]:
         ids = [row.video_id for row in self.rows if row.video_id in self.table.usable_keys]
-        return decode_frame_images(self.context, self.table, ids, self.options.shown.frames, self.options.shown.width)
+        return decode_frame_images(self.context, self.table, ids, self.shown.frames, self.shown.width)
 
 
 def _page(run: _Run) -> ReportPage:
     recipe, metrics, about = run.recipe, run.metrics, run.access.about
-    inputs = (run.table, run.references, about, recipe, metrics)
-    kind = recipe["dataset"]["kind"]
-    done = read_done(run.context.path(run.scores))
-    folders = {phase: run.context.path(refs[0]) for phase, refs in run.phases.items() if refs}
+    kind, done = recipe["dataset"]["kind"], read_done(run.folders["scores"])
+    phases = {phase: run.folders[phase] for phase in ("seeding", "boosting", "tagger") if phase in run.folders}
     clips, not_shown = _clips(run)
     problems = gather_problems(run.context.workspace, run.stages)
+    benchmark = BENCHMARKS.get(kind)
     return ReportPage(
         title=f"{recipe['name']} on {recipe['dataset']['name']}",
         recipe_name=recipe["name"],
         about=recipe["description"].strip(),
         made_at=done.made_at if done else "",
-        summary=description.summary(*inputs),
-        metadata=description.metadata(*inputs),
+        summary=description.summary(run.table, about, recipe, metrics),
+        metadata=description.metadata(run.table, run.references, about, recipe, metrics),
         critical_warnings=description.random_weight_warnings(about),
         warnings=description.warnings(metrics),
         scores=run_scores(metrics),
-        curves=run_curves(phase_points(folders)),
+        curves=run_curves(phase_points(phases)),
         masking=masking_curve(metrics),
         clips=list(clips.values()),
         not_shown=not_shown,
@@ -201,7 +183,7 @@ def _page(run: _Run) -> ReportPage:
         problems=[(p.item, p.kind, p.reason, p.where) for p in problems],
         stages=_stage_lines(run),
         recipe_yaml=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
-        published=BENCHMARKS[kind].rows if kind in BENCHMARKS else (),
+        published=benchmark.rows if benchmark else (),
         published_note=description.published_note(kind, metrics),
     )
 
@@ -209,37 +191,27 @@ def _page(run: _Run) -> ReportPage:
 def run_scores(metrics: Mapping[str, Any]) -> list[Score]:
     """The scores of an evaluation on the scale of the papers' tables, with their intervals."""
     note = f"{metrics['videos']:,} {metrics['split']} videos"
-    found = []
-    for name, value in metrics["corpus"].items():
-        edges = metrics.get("intervals", {}).get(name)  # evaluations before version 3 have none
-        interval = (100 * edges[0], 100 * edges[1]) if edges else None
-        found.append(Score(name, 100 * value, note=note, interval=interval))
-    return found
-
-
-def _chosen(rows: list[CaptionRow], per_video: Mapping[str, Mapping[str, float]], most: int) -> list[CaptionRow]:
-    """At most `most` clips, evenly from best to worst, so that the gallery is no shop window."""
-    ranked = sorted(rows, key=lambda row: (-per_video.get(row.video_id, {}).get("CIDEr", 0.0), row.video_id))
-    if len(ranked) <= most:
-        return ranked
-    return [ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int)] if most else []
+    edges = metrics.get("intervals", {})  # evaluations before version 3 have none
+    intervals = {name: (100 * low, 100 * high) for name, (low, high) in edges.items()}
+    return [Score(n, 100 * value, note=note, interval=intervals.get(n)) for n, value in metrics["corpus"].items()]
 
 
 def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
     """video id -> its clip, and what could not be shown."""
     split = run.metrics["split"]
-    references, words = run.references.texts(split), _words_found(run)
+    references, words, per_video = run.references.texts(split), _words_found(run), run.metrics["per_video"]
     maps, not_shown = _attention_maps(run)
     clips = {}
     for row in run.rows:
-        images, attended = run.pictures.get(row.video_id, NO_IMAGES), maps.get(row.video_id, AttentionMap())
+        scores = per_video.get(row.video_id, {})
+        images, attended = run.pictures.get(row.video_id, NO_IMAGES), maps.get(row.video_id, attention.AttentionMap())
         clips[row.video_id] = ReportClip(
             video_id=row.video_id,
             split=split,
             caption=row.caption,
             log_prob=row.log_prob,
             references=references.get(row.video_id, []),
-            scores=clip_scores(run.metrics["per_video"].get(row.video_id, {})),
+            scores={name: 100 * scores[name] for name in _CLIP_SCORES if name in scores},
             frames=images.frames,
             frame_times=images.times,
             attention=(row.caption.split(), attended.weights) if attended.weights else None,
@@ -251,58 +223,55 @@ def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
     return clips, not_shown
 
 
-def clip_scores(scores: Mapping[str, float]) -> dict[str, float]:
-    """The few scores a clip is shown with, on the scale that papers use."""
-    return {name: 100 * scores[name] for name in ("CIDEr", "BLEU-4", "ROUGE-L") if name in scores}
-
-
-def _attention_maps(run: _Run) -> tuple[dict[str, AttentionMap], list[str]]:
+def _attention_maps(run: _Run) -> tuple[dict[str, attention.AttentionMap], list[str]]:
     if not run.rows:
         return {}, []
     vocabulary, device, net = run.references.vocabulary, run.context.runtime.torch_device(), None
-    if needs_captioner(run.captioner):
+    if attention.needs_captioner(run.captioner):
         net = load_captioner(run.checkpoint, run.access, vocabulary).to(device)
     boxes, not_shown = _region_boxes(run)
-    return find_attention_maps(net, run.captioner, run.access, boxes, vocabulary, run.rows, device), not_shown
+    return attention.find_attention_maps(net, run.captioner, run.access, boxes, vocabulary, run.rows, device), not_shown
 
 
-def _region_boxes(run: _Run) -> tuple[RegionBoxes | None, list[str]]:
+def _region_boxes(run: _Run) -> tuple[attention.RegionBoxes | None, list[str]]:
     """The boxes of the regions that the captioner attends to; if they are not known, why."""
-    name = region_feature(run.captioner, run.access)
+    name = attention.region_feature(run.captioner, run.access)
     if name is None:
         return None, []
     feature = run.recipe["features"][name]
     if feature.get("output") == "grid":
-        cells = grid_cells(int(run.access.about[name]["shape"][0]))
-        return (RegionBoxes(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
-    beside = boxes_feature(run.recipe["features"], name)
+        cells = attention.grid_cells(int(run.access.about[name]["shape"][0]))
+        return (
+            (attention.RegionBoxes(cells), [])
+            if cells
+            else (None, [f"The cells of '{name}' are no square grid: no boxes."])
+        )
+    beside = attention.boxes_feature(run.recipe["features"], name)
     if beside is None:
         return None, [
             f"The boxes of the regions '{name}' were not kept, so what words look at within a frame cannot be drawn; "
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
-    return RegionBoxes(boxes=FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (beside,))), []
+    return attention.RegionBoxes(
+        boxes=FeatureAccess.open(run.context.workspace, run.folders["extraction"], (beside,))
+    ), []
 
 
 def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
     """video id -> the words that the tagger finds likeliest in it, where a tagger was trained."""
     named = run.recipe["features"]
     trained = {name: named[name] for name in run.access.names if named.get(name, {}).get("weights") == "trained"}
-    names = [
-        name
-        for name, made in trained.items()
-        if made.get("output") in ("rows", "words") and made.get("over_time") == "keep" and not made.get("only")
-    ]
-    if not run.phases["tagger"] or not names:
+    kept = [name for name, made in trained.items() if made.get("over_time") == "keep" and not made.get("only")]
+    name = next((name for name in kept if trained[name].get("output") in ("rows", "words")), None)
+    if name is None or "tagger" not in run.folders:
         return {}
-    whole = trained[names[0]]["output"] == "words"
-    checkpoint = Checkpoint.load(run.context.path(run.phases["tagger"][0]) / "tagger.safetensors")
-    net, found = load_tagger(checkpoint), {}
-    words = checkpoint.values["words"]
+    checkpoint = Checkpoint.load(run.folders["tagger"] / "tagger.safetensors")
+    net, words, found = load_tagger(checkpoint), checkpoint.values["words"], {}
     for row in run.rows:  # one by one: clips of other lengths would be padded with positions that were never seen
-        read, _ = run.access.read([row.video_id])
+        rows = run.access.read([row.video_id])[0][name]
         with torch.inference_mode():
-            probabilities = read[names[0]][0, 0] if whole else torch.sigmoid(net.word_logits(read[names[0]]))[0]
+            whole = trained[name]["output"] == "words"
+            probabilities = rows[0, 0] if whole else torch.sigmoid(net.word_logits(rows))[0]
             likely = probabilities.topk(min(8, len(words)))
         pairs = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         found[row.video_id] = [(words[n], probability) for n, probability in pairs]
@@ -312,36 +281,36 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
 def _near_duplicates(run: _Run, clips: Mapping[str, ReportClip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
-    access = FeatureAccess.open(run.context.workspace, run.context.path(run.extraction), (feature,))
+    access = FeatureAccess.open(run.context.workspace, run.folders["extraction"], (feature,))
     references = run.references.sentences(run.metrics["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
-    device = run.context.runtime.torch_device()
-    pairs = captioned_duplicates(access, feature, captions, references, run.options.shown.near_duplicates, device)
-    return [DuplicateClips(clips[p.first], clips[p.second], p.distance, p.verdict) for p in pairs]
+    most, device = run.shown.near_duplicates, run.context.runtime.torch_device()
+    pairs = captioned_duplicates(access, feature, captions, references, most, device)
+    return [DuplicateClips(clips[first], clips[second], *found) for (first, second), found in pairs]
 
 
 def _training_duplicates(run: _Run) -> list[tuple[str, NearDuplicates]]:
     """(split, pair) of the videos closest to training videos, where the recipe looks for nearest neighbours."""
-    if run.neighbours is None:
+    if "neighbours" not in run.folders:
         return []
-    table = Neighbours.open(run.context.path(run.neighbours))
+    table = Neighbours.open(run.folders["neighbours"])
     captions = {id: texts for split in SPLITS for id, texts in run.references.texts(split).items()}
-    most = run.options.shown.near_duplicates
+    most = run.shown.near_duplicates
     return [(split, pair) for split in SPLITS for pair in near_duplicate_rows(table, captions, most, split)]
 
 
 def _stage_lines(run: _Run) -> Sequence[StageLine]:
     """The stages that this page was made from; those are reused that were done before the newest run with these scores began."""
-    used = (past for past in load_runs(run.context.workspace) if ("evaluate", run.scores.key) in past.stages.values())
-    past = next(used, None)
+    runs = load_runs(run.context.workspace)
+    past = next((past for past in runs if ("evaluate", run.folders["scores"].name) in past.stages.values()), None)
     labels = {key: label for label, (_, key) in past.stages.items()} if past else {}
     lines = []
     for ref in run.stages:
         done = read_done(run.context.path(ref))
         if done is not None:
             state = "ran" if past is None or done.made_at >= past.started_at else "reused"
-            rows = done.summary.get("extracted")
-            note = ", ".join(f"{count:,} rows of '{of}' made" for of, count in rows.items()) if rows else ""
+            rows = done.summary.get("extracted") or {}
+            note = ", ".join(f"{count:,} rows of '{of}' made" for of, count in rows.items())
             label = labels.get(ref.key, done.stage)
             lines.append(StageLine(label, state, done.seconds, done.ref.count, ref.key, done.made_at, note))
     return lines

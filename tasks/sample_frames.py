@@ -20,15 +20,8 @@ from storage.records import ArtifactRef, Problem
 from tasks.extraction.frames import probes_of
 from tasks.framework.stage import StageContext, StageResult, stage
 
-_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("key", pa.string()),
-        ("width", pa.int32()),
-        ("frames", pa.list_(pa.int32())),
-        ("pts", pa.list_(pa.float64())),
-    ]
-)
+_COLUMNS = {"id": pa.string(), "key": pa.string(), "width": pa.int32()}
+_SCHEMA = pa.schema(_COLUMNS | {"frames": pa.list_(pa.int32()), "pts": pa.list_(pa.float64())})
 
 
 class SamplingOptions(Options):

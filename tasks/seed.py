@@ -5,7 +5,7 @@ its objective."""
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -20,18 +20,15 @@ from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
 from models.training.parallel import Ranks
 from models.zoo import CaptionerOptions, build_captioner
-from storage.errors import MissingFeatures, UsageError
+from storage.errors import UsageError
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.inference.generate import validation_cider
 from tasks.prepare_text import open_weights
-from tasks.training.batches import CaptionBatches
+from tasks.training.batches import CaptionData
 from tasks.training.distributed import train_in_processes
-from tasks.training.state import resume
-from tasks.training.trainer import Training, ValidationResult, run_training
+from tasks.training.trainer import Training, resume, run_training
 
 
 class SeedingOptions(FitOptions):
@@ -98,31 +95,19 @@ class SeedOptions(Options):
         return isinstance(self.captioner, RecNetOptions) and self.seeding.reconstruction > 0
 
     @model_validator(mode="after")
-    def _the_reconstructor_is_trained(self) -> Self:
+    def _all_of_it_is_trained(self) -> Self:
         how = self.seeding
         if self.rebuilds and how.reconstruction_after >= how.epochs:
-            raise UsageError(
-                f"seeding.reconstruction_after is {how.reconstruction_after} of {how.epochs} epochs, so the reconstructor "
-                "would never be trained; raise seeding.epochs, lower seeding.reconstruction_after, or set "
-                "seeding.reconstruction to 0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _two_steps_can_be_trained(self) -> Self:
-        how = self.seeding
-        if not self.refocuses:
-            return self
-        if how.refocus_after >= how.epochs:
-            raise UsageError(
-                f"seeding.refocus_after is {how.refocus_after} of {how.epochs} epochs, so the second step of vre would never "
-                "be trained; raise seeding.epochs, lower seeding.refocus_after, or set captioner.steps to 1"
-            )
-        if how.loss != "xe" or how.label_smoothing:
-            raise UsageError(
-                "vre with two steps is trained by plain cross-entropy of each; set seeding.loss to xe and "
-                "seeding.label_smoothing to 0"
-            )
+            reason = f"seeding.reconstruction_after is {how.reconstruction_after} of {how.epochs} epochs"
+            remedy = "raise seeding.epochs, lower seeding.reconstruction_after, or set seeding.reconstruction to 0"
+            raise UsageError(f"{reason}, so the reconstructor would never be trained; {remedy}")
+        if self.refocuses and how.refocus_after >= how.epochs:
+            reason = f"seeding.refocus_after is {how.refocus_after} of {how.epochs} epochs"
+            remedy = "raise seeding.epochs, lower seeding.refocus_after, or set captioner.steps to 1"
+            raise UsageError(f"{reason}, so the second step of vre would never be trained; {remedy}")
+        if self.refocuses and (how.loss != "xe" or how.label_smoothing):
+            reason = "vre with two steps is trained by plain cross-entropy of each"
+            raise UsageError(f"{reason}; set seeding.loss to xe and seeding.label_smoothing to 0")
         return self
 
 
@@ -135,60 +120,36 @@ def seed(
     text: ArtifactRef,
     weights: ArtifactRef | None = None,
 ) -> StageResult:
-    device, how = context.runtime.torch_device(), options.seeding
-    references = References(context.path(text))
+    how = options.seeding
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
-    captions = references.token_ids("train")
-    ids = access.usable(sorted(captions))
-    if not ids:
-        raise MissingFeatures(
-            "no training video has both captions and features; 'longtake status' lists what is missing"
-        )
-    validation = {id: refs for id, refs in references.sentences("val").items() if access.usable([id])}
-
+    data = CaptionData(context, text, access)
     torch.manual_seed(how.seed)
-    captioner = build_captioner(options.captioner, access.sizes, len(references.vocabulary))
+    captioner = build_captioner(options.captioner, access.sizes, len(data.references.vocabulary))
     weighed = None
     if how.loss == "dxe":
-        weighed = open_weights(references, context.path(weights) if weights else None).by_caption(how.weight)
-    batches = CaptionBatches(
-        access,
-        captions,
-        references.caption_indices("train"),
-        ids,
-        how.batch_size,
-        how.captions_per_video,
-        how.seed,
-        weighed,
-        frame_dropout=how.frame_dropout,
-    )
+        weighed = open_weights(data.references, context.path(weights) if weights else None).by_caption(how.weight)
     found = resume(context.folder)
     rewards = RewardMemory(found.values.get("rewards"))
-    spoken = _objective(options)
-    objective: Objective | ReconstructionPhases | RefocusPhases = spoken
+    term = DiscriminativeCrossEntropy if how.loss == "dxe" else CrossEntropy
+    caption_loss = Objective(**{how.loss: (1.0, term(how.label_smoothing, how.scheduled_sampling))})
+    objective: Objective | ReconstructionPhases | RefocusPhases = caption_loss
     if options.rebuilds:
-        objective = ReconstructionPhases(spoken, options)
+        objective = ReconstructionPhases(caption_loss, options)
     if isinstance(captioner, VreCaptioner) and options.refocuses:
         if Ranks().size > 1:
-            raise UsageError(
-                "vre with two steps remembers the reward of every caption, and that memory is not shared among processes; "
-                "set runtime.nproc to 1"
-            )
-        objective = RefocusPhases(captioner, spoken, options, _mean_tokens(captions, ids), rewards)
-
-    def validate() -> ValidationResult:
-        cider = validation_cider(captioner, access, references, validation, options.max_words, device)
-        return ValidationResult(cider, {"val_cider": cider})
-
+            reason = "vre with two steps remembers the reward of every caption, and processes do not share that memory"
+            raise UsageError(f"{reason}; set runtime.nproc to 1")
+        lengths = [len(caption) - 1 for id in data.ids for caption in data.captions[id]]  # with EOS, without BOS
+        objective = RefocusPhases(captioner, caption_loss, options, sum(lengths) / len(lengths), rewards)
     training = Training(
         label="seeding",
         model=captioner,
         objective=objective,
-        batches=batches,
+        batches=data.batches(how.batch_size, how.captions_per_video, how.seed, weighed, how.frame_dropout),
         options=how,
         result="captioner.safetensors",
-        metadata=_about(options, references, access),
-        validate=validate if validation else None,
+        metadata=data.metadata(captioner=options.captioner, seeding=how),
+        validate=data.validation(captioner, options.max_words, context.runtime.torch_device()),
         score_name="CIDEr",
         patience=how.patience,
         validate_every=how.validate_every,
@@ -198,14 +159,6 @@ def seed(
     trained = run_training(context, training, found)
     epochs, best = len(trained.history), trained.best
     return StageResult(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
-
-
-def _objective(options: SeedOptions) -> Objective:
-    how = options.seeding
-    spoken: Term = CrossEntropy(how.label_smoothing, how.scheduled_sampling)
-    if how.loss == "dxe":
-        spoken = DiscriminativeCrossEntropy(how.label_smoothing, how.scheduled_sampling)
-    return Objective(**{how.loss: (1.0, spoken)})
 
 
 class ReconstructionPhases:
@@ -246,20 +199,3 @@ class RefocusPhases:
         """The objective of an epoch (from 0); from now on the captioner speaks after the steps that it trains."""
         self.captioner.active_steps = 2 if epoch >= self.first_of_both else 1
         return (self.both if epoch >= self.first_of_both else self.alone).at(epoch)
-
-
-def _mean_tokens(captions: dict[str, list[list[int]]], ids: list[str]) -> float:
-    """The mean number of tokens that are to be said in a caption, EOS included, BOS not."""
-    lengths = [len(caption) - 1 for id in ids for caption in captions[id]]
-    return sum(lengths) / len(lengths)
-
-
-def _about(options: SeedOptions, references: References, access: FeatureAccess) -> dict[str, Any]:
-    """What a captioner's checkpoint says of it: what it is, and what it was trained on."""
-    return {
-        "captioner": options.captioner.model_dump(mode="json"),
-        "seeding": options.seeding.model_dump(mode="json"),
-        "vocabulary": references.vocabulary.key,
-        "sizes": access.sizes,
-        "extractors": {name: access.about[name]["key"] for name in access.names},
-    }

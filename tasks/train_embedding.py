@@ -5,6 +5,7 @@ Trained on the training split alone; the best epoch is the one with the highest 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -16,12 +17,11 @@ from models.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
 from storage.errors import MissingFeatures
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.text.references import References
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.training.batches import CaptionBatches, pad
-from tasks.training.trainer import Training, ValidationResult, run_training
+from tasks.training.batches import CaptionData, pad
+from tasks.training.trainer import Training, run_training
 
 
 class EmbeddingTraining(FitOptions):
@@ -59,54 +59,31 @@ _BATCH = 256  # videos or captions that are embedded together
 
 @stage(version=2, device=True)  # 2: easy epochs
 def train_embedding(
-    context: StageContext,
-    options: EmbeddingOptions,
-    features: ArtifactRef,
-    text: ArtifactRef,
+    context: StageContext, options: EmbeddingOptions, features: ArtifactRef, text: ArtifactRef
 ) -> StageResult:
     device, config = context.runtime.torch_device(), options.training
-    references = References(context.path(text))
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
-    captions = references.token_ids("train")
-    ids = access.usable(sorted(captions))
-    if len(ids) < 2:
-        raise MissingFeatures(
-            f"an embedding tells videos apart, and {len(ids)} training videos have both captions and features; "
-            "'longtake status' lists what is missing"
-        )
-    validation = references.token_ids("val")
+    data = CaptionData(context, text, access)
+    if len(data.ids) < 2:
+        reason = "an embedding tells videos apart, and 1 training video has both captions and features"
+        raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
+    validation = data.references.token_ids("val")
     validation = {id: validation[id] for id in access.usable(sorted(validation))}
-
     torch.manual_seed(config.seed)
-    net = VisualSemantic(options.net, access.sizes, len(references.vocabulary))
-    batches = CaptionBatches(
-        access,
-        captions,
-        references.caption_indices("train"),
-        ids,
-        config.batch_size,
-        config.captions_per_video,
-        config.seed,
-    )
+    net = VisualSemantic(options.net, access.sizes, len(data.references.vocabulary))
 
-    def validate() -> ValidationResult:
+    def validate() -> tuple[float, dict[str, Any]]:
         found = retrieval(net, access, validation, device)
-        return ValidationResult(sum(found.values()), {"val": found})
+        return sum(found.values()), {"val": found}
 
     training = Training(
         label="learning which caption is whose",
         model=net,
         objective=Objective(hinges=(1.0, MaxOfHinges(config.easy_epochs))),
-        batches=batches,
+        batches=data.batches(config.batch_size, config.captions_per_video, config.seed),
         options=config,
         result="embedding.safetensors",
-        metadata={
-            "net": options.net.model_dump(mode="json"),
-            "training": config.model_dump(mode="json"),
-            "vocabulary": references.vocabulary.key,
-            "sizes": access.sizes,
-            "extractors": {name: access.about[name]["key"] for name in access.names},
-        },
+        metadata=data.metadata(net=options.net, training=config),
         validate=validate if validation else None,
         score_name="sum of recalls",
         patience=config.patience,
@@ -146,9 +123,5 @@ def retrieval(
 @torch.no_grad()
 def embed_videos(net: VisualSemantic, access: FeatureAccess, ids: Sequence[str], device: str) -> Tensor:
     """B videos -> their vectors (B, S) in the joint space."""
-    vectors = []
-    for start in range(0, len(ids), _BATCH):
-        features, masks = access.read(ids[start : start + _BATCH])
-        on_device = ({name: x.to(device) for name, x in part.items()} for part in (features, masks))
-        vectors.append(net.videos(*on_device))
-    return torch.cat(vectors)
+    blocks = (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
+    return torch.cat([net.videos(*access.read(block, device)) for block in blocks])

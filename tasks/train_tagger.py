@@ -65,15 +65,11 @@ class TagBatches:
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids))
         for step in range(skip, self.steps_per_epoch):
             rows = order[step * self.size : (step + 1) * self.size]
-            longest = max(len(self.clips[i]) for i in rows)
-            clips = np.stack([_stretch(self.clips[i], longest) for i in rows])
+            # positions of shorter clips are repeated: (P, ...) -> (longest, ...)
+            positions = np.arange(longest := max(len(self.clips[i]) for i in rows))
+            clips = np.stack([self.clips[i][positions * len(self.clips[i]) // longest] for i in rows])
             ids = tuple(self.ids[i] for i in rows)
             yield TagBatch(ids, torch.from_numpy(clips), torch.from_numpy(self.targets[rows]))
-
-
-def _stretch(clip: np.ndarray, positions: int) -> np.ndarray:
-    """Repeat positions of a clip that is shorter than others in its batch: (P, ...) -> (positions, ...)."""
-    return clip[np.arange(positions) * len(clip) // positions]
 
 
 @stage(version=1, device=True)
@@ -85,11 +81,18 @@ def train_tagger(
     captions = {id: [sentence.split() for sentence in rows] for id, rows in references.sentences("train").items()}
     catalogue = Catalogue(context.path(videos), context.data)
     wanted = [id for id in catalogue.ids("train") if id in catalogue.usable_keys and id in captions]
-    ids, clips = _load(context, catalogue, wanted, options)
+    transform = FrameTransform(size=(options.net.size, options.net.size))
+    loaded: dict[str, np.ndarray] = {}
+    with progress_bar("reading training frames", len(wanted), "videos") as bar:
+        read = read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in wanted}, transform)
+        for id, frames in read:
+            bar.advance()
+            if not isinstance(frames, BadMedia):  # what cannot be decoded is quarantined by extraction
+                loaded[id] = frames["tagger"].images
+    ids, clips = list(loaded), list(loaded.values())
     if not ids:
-        raise BadInput(
-            "no training video can be decoded, so the word tagger has nothing to learn from; see the quarantine"
-        )
+        reason = "no training video can be decoded, so the word tagger has nothing to learn from"
+        raise BadInput(f"{reason}; see the quarantine")
     targets = np.array([tag_targets(captions[id], words) for id in ids], np.float32)
 
     config = options.training
@@ -115,18 +118,3 @@ def train_tagger(
 def tag_targets(captions: list[list[str]], words: list[str]) -> list[float]:
     """For every word, the share of a video's captions that have it."""
     return [sum(word in caption for caption in captions) / len(captions) for word in words]
-
-
-def _load(
-    context: StageContext, catalogue: Catalogue, ids: list[str], options: TrainTaggerOptions
-) -> tuple[list[str], list[np.ndarray]]:
-    """The small frames of all training videos. What cannot be decoded is left out here and quarantined by extraction."""
-    transform = FrameTransform(size=(options.net.size, options.net.size))
-    loaded, clips = [], []
-    with progress_bar("reading training frames", len(ids), "videos") as bar:
-        for id, frames in read_frames(context, catalogue, {id: {"tagger": options.sampling} for id in ids}, transform):
-            bar.advance()
-            if not isinstance(frames, BadMedia):
-                loaded.append(id)
-                clips.append(frames["tagger"].images)
-    return loaded, clips

@@ -1,8 +1,7 @@
 """Weigh captions by METEOR: each training caption against the others of its video, some minutes of Java.
 
 The quick weights (CIDEr-D, BLEU-4, ROUGE-L) come with the text tables. METEOR's depend on the words of the training captions
-alone: another vocabulary or another test split costs nothing. Videos are scored in blocks that are written one by one, so a
-kill costs one block."""
+alone. Videos are scored in blocks that are written one by one, so a kill costs one block."""
 
 from __future__ import annotations
 
@@ -71,10 +70,10 @@ def _weights(folder: Path, rows: list[_Caption]) -> Iterator[NDArray[np.float64]
                 yield np.load(path, allow_pickle=False)
                 bar.advance(len(block))
     except JavaFailed as error:
-        raise LongtakeError(
-            f"captions cannot be weighed by METEOR: {error}; what is done is kept, run the same command to go on; "
-            "weights by cider_d, bleu_4 and rouge_l need no Java"
-        ) from error
+        remedy = (
+            "what is done is kept, run the same command to go on; weights by cider_d, bleu_4 and rouge_l need no Java"
+        )
+        raise LongtakeError(f"captions cannot be weighed by METEOR: {error}; {remedy}") from error
     finally:
         meteor.close()
 

@@ -35,14 +35,14 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def alone(workspace: Workspace) -> Callable[..., StageRun]:
-    """alone(stage, options, data, **inputs) carries a stage out by itself and gives its job; decoding stays in process."""
+    """alone(stage, options, data, **inputs) runs a stage by itself and returns its run; decoding stays in process."""
 
-    def carry_out(stage: Stage, options: Any, data: Path, force: bool = False, **inputs: ArtifactRef) -> StageRun:
-        job = stage.bind(workspace, data, Runtime(decoders=0, device="cpu"), options, inputs)
-        job.execute(force)
-        return job
+    def run_stage(stage: Stage, options: Any, data: Path, force: bool = False, **inputs: ArtifactRef) -> StageRun:
+        run = stage.bind(workspace, data, Runtime(decoders=0, device="cpu"), options, inputs)
+        run.execute(force)
+        return run
 
-    return carry_out
+    return run_stage
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ def caption(
         Path | None,
         typer.Option("--output", "-o", help="A file; for srt and vtt of several videos a folder.", metavar="PATH"),
     ] = None,
-    n_best: Annotated[int, typer.Option("--n-best", min=1, max=50, help="Captions a clip, best first.")] = 1,
+    n_best: Annotated[int, typer.Option("--n-best", min=1, max=50, help="Captions per clip, best first.")] = 1,
     windows: Annotated[
         float | None, typer.Option(min=0.1, help="Cut videos into windows of so many seconds.", metavar="SECONDS")
     ] = None,
@@ -58,19 +58,19 @@ def caption(
     if windows is not None and shots:
         raise UsageError("--windows and --shots are two ways to cut a video; choose one")
     if format in SUBTITLES and n_best > 1:
-        raise UsageError(f"a {format} file has one caption a moment; leave --n-best out, or choose jsonl or csv")
+        raise UsageError(f"a {format} file has one caption at a time; leave --n-best out, or choose jsonl or csv")
     if as_json and (format != "text" or output is not None):
         raise UsageError("--json prints everything on standard output; leave --format and --output out")
     space = existing(workspace)
     _check_output(videos, format, output)
 
-    from flows.caption import Captioner
+    from flows.caption import VideoCaptioner
     from flows.cli.caption_lines import lines_of, shown_problems
     from storage.media.shots import ShotOptions
     from tasks.inference.user_files import WindowOptions
 
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots or format in SUBTITLES else None
-    captioner = Captioner.open(space.root, run, retry_quarantined)
+    captioner = VideoCaptioner.open(space.root, run, retry_quarantined)
     try:
         found = captioner.caption(videos, cut, n_best)
     except KeyboardInterrupt:
@@ -87,13 +87,13 @@ def caption(
 
 
 def _document(run: Any, lines: Sequence[CaptionLine], problems: Sequence[Problem], extracted: int) -> dict[str, Any]:
-    told = [{"file": problem.item, "kind": problem.kind, "reason": problem.reason} for problem in problems]
+    rows = [{"file": problem.item, "kind": problem.kind, "reason": problem.reason} for problem in problems]
     used = {"id": run.id, "recipe": run.recipe_name, "dataset": run.dataset}
-    return {"run": used, "captions": [as_row(line) for line in lines], "problems": told, "extracted": extracted}
+    return {"run": used, "captions": [as_row(line) for line in lines], "problems": rows, "extracted": extracted}
 
 
 def _check_output(videos: Sequence[str], format: Format, output: Path | None) -> None:
-    """Before hours of work, not after: is there a place for what will come?"""
+    """Check before hours of work that the output can be written."""
     if output is not None and output.is_dir() and format not in SUBTITLES:
         raise UsageError(f"{output} is a folder; name the file, such as {output / 'captions'}.{format}")
     if format in SUBTITLES and not _is_folder(output):
@@ -135,15 +135,14 @@ def _names(files: Sequence[str], format: Format) -> dict[str, str]:
 def _save(path: Path, text: str) -> None:
     with wrap_os_errors(path):
         write_text(path, text)
-    err.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+    err.print_line(f"wrote {escape(str(path))}")
 
 
 def _print_rest(title: str, lines: Sequence[CaptionLine], problems: Sequence[Problem], extracted: int) -> None:
     rows = f"rows of features extracted: {extracted}" if extracted else "nothing had to be extracted"
     count = f"{len(lines)} caption{'' if len(lines) == 1 else 's'}"
-    err.print(f"[dim]{count} by {escape(title)}; {rows}[/]", highlight=False, soft_wrap=True)
+    err.print_line(f"[dim]{count} by {escape(title)}; {rows}[/]")
     if problems:
         err.print(f"[yellow]{len(problems)} could not be captioned; the rest went on:[/]")
     for problem in problems:
-        words = f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]"
-        err.print(words, highlight=False, soft_wrap=True)
+        err.print_line(f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]")

@@ -27,8 +27,8 @@ def lines_of(found: Captioned, n_best: int) -> list[CaptionLine]:
 
 
 def shown_problems(problems: Sequence[Problem]) -> list[Problem]:
-    told = [replace(problem, item=shown(Path(problem.item))) for problem in problems]
-    return sorted(told, key=lambda problem: problem.item)
+    shown_here = [replace(problem, item=shown(Path(problem.item))) for problem in problems]
+    return sorted(shown_here, key=lambda problem: problem.item)
 
 
 def shown(path: Path) -> str:

@@ -52,7 +52,7 @@ def import_(
     name: Annotated[str, typer.Argument(help="What to call the features; a recipe names them as 'store'.")],
     path: Annotated[Path, typer.Argument(help="A folder of <id>.npy, one .npy with --ids, .npz or HDF5 keyed by id.")],
     ids: Annotated[
-        Path | None, typer.Option(help="For one .npy: a text file with an id a line, or a JSON list.")
+        Path | None, typer.Option(help="For one .npy: a text file with one id per line, or a JSON list.")
     ] = None,
     data: DataOption = None,
     kind: KindOption = None,
@@ -72,7 +72,7 @@ def import_(
         problems = _as_rows(report.problems)
         out.print_json(data={"name": report.name, **counts, "missing": list(report.missing), "problems": problems})
     else:
-        out.print(escape(report.summary()), highlight=False)
+        out.print_line(escape(report.summary()))
         print_problems(list(report.problems))
     if report.problems:
         raise typer.Exit(QUARANTINED)
@@ -80,7 +80,7 @@ def import_(
 
 @features_app.command("list")
 def list_features(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
-    """List every feature store: videos, size, what made it. 'features show NAME' says more of one."""
+    """List every feature store: videos, size, how it was computed. 'features show NAME' says more of one."""
     from flows.features import describe_stores
 
     rows = describe_stores(existing(workspace))
@@ -88,7 +88,7 @@ def list_features(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonO
         out.print_json(data=rows)
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("store", "videos", "a video", "size"):
+    for heading in ("store", "videos", "per video", "size"):
         table.add_column(heading, no_wrap=True)
     table.add_column("made by")
     for row in rows:
@@ -120,7 +120,7 @@ def show_features(
 def verify_features(
     name: Annotated[str | None, typer.Argument(help="One store, as 'features list' names it; all if left out.")] = None,
     drop: Annotated[
-        bool, typer.Option("--drop", help="Take bad rows out, so that the next run makes just them again.")
+        bool, typer.Option("--drop", help="Take bad rows out, so that the next run recomputes just them.")
     ] = False,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     as_json: JsonOption = False,
@@ -134,7 +134,7 @@ def verify_features(
         out.print_json(data=[{"store": store, **row} for store, its in found.items() for row in _as_rows(its)])
     else:
         for store, problem in problems:
-            out.print(escape(f"{store}: {problem.item}: {problem.reason}"), highlight=False, soft_wrap=True)
+            out.print_line(escape(f"{store}: {problem.item}: {problem.reason}"))
         settled = f"; bad rows were taken out, {_count(left, 'problem')} left" if drop else ""
         out.print("every row is as it was written" if not problems else _count(len(problems), "problem") + settled)
     if left:
@@ -144,12 +144,12 @@ def verify_features(
 @features_app.command("export")
 def export_features(
     name: NameArgument,
-    to: Annotated[Form, typer.Option(help="npy: a folder with one <id>.npy a video; hdf5: one file keyed by id.")],
+    to: Annotated[Form, typer.Option(help="npy: a folder with one <id>.npy per video; hdf5: one file keyed by id.")],
     path: Annotated[
         Path | None, typer.Option("--out", help="The folder or file; else the store's name in this folder.")
     ] = None,
     ids: Annotated[
-        Path | None, typer.Option(help="Only these videos: a text file with an id a line, or a JSON list.")
+        Path | None, typer.Option(help="Only these videos: a text file with one id per line, or a JSON list.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there with other values.")] = False,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
@@ -163,9 +163,9 @@ def export_features(
         counts = {"path": str(report.path), "written": report.written, "already": report.already}
         out.print_json(data={**counts, "problems": _as_rows(report.problems)})
     else:
-        out.print(escape(report.summary()), highlight=False, soft_wrap=True)
+        out.print_line(escape(report.summary()))
         for problem in report.problems:
-            err.print(f"  {escape(problem.item)}: {escape(problem.reason)}", highlight=False, soft_wrap=True)
+            err.print_line(f"  {escape(problem.item)}: {escape(problem.reason)}")
     if report.problems:
         raise typer.Exit(QUARANTINED)
 
@@ -206,21 +206,21 @@ def _print_transfer(name: str, done: Any, verb: str, as_json: bool) -> None:
     copied = f"{_count(done.segments, 'segment')} {verb}, {readable_size(done.nbytes)}"
     tidied = f"; {_count(done.removed, 'segment')} removed whose rows newer ones hold" if done.removed else ""
     copied = copied if done.segments else "nothing to do"
-    out.print(escape(f"{name}: {copied}{tidied}"), highlight=False, soft_wrap=True)
+    out.print_line(escape(f"{name}: {copied}{tidied}"))
 
 
 def _print_nested(values: dict[str, Any], indent: int = 0) -> None:
-    """Names and values, one a line, dictionaries indented below their name."""
+    """Names and values, one per line, dictionaries indented below their name."""
     for name, value in values.items():
         label = f"{'  ' * indent}{name.replace('_', ' ')}"
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             value = {str(n): item for n, item in enumerate(value, 1)}
         if isinstance(value, dict):
-            out.print(escape(label), highlight=False, soft_wrap=True)
+            out.print_line(escape(label))
             _print_nested(value, indent + 1)
         elif value not in ([], None):
             shown = f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
-            out.print(escape(f"{label:24}{shown}"), highlight=False, soft_wrap=True)
+            out.print_line(escape(f"{label:24}{shown}"))
 
 
 def _count(number: int, what: str) -> str:

@@ -15,8 +15,8 @@ from flows.cli.options import (
     RecipeArgument,
     SetOption,
     WorkspaceOption,
+    command_line,
     existing,
-    typed,
 )
 from flows.cli.printing import out
 from storage.errors import UsageError
@@ -33,9 +33,7 @@ def frames(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the frame plan: the frames of each video that every sampling chose, and when they are shown.
-
-    Example: longtake frames demo vid12 --json"""
+    """Show the frame plan: the frames of each video that every sampling chose, and when they are shown."""
     from flows.cli.status import recipe_on_its_data
     from flows.pipeline import plan_pipeline
     from tasks.sample_frames import FramePlan
@@ -46,7 +44,7 @@ def frames(
     if not steps:
         raise UsageError(f"recipe '{recipe}' samples no frames: all its features are imported or heard")
     if absent := next((step for step in steps if not step.completion), None):
-        command = typed(space, "extract", recipe)
+        command = command_line(space, "extract", recipe)
         raise UsageError(f"{absent.label} is not computed yet ({absent.reason}); '{command}' computes it")
     rows: list[dict[str, Any]] = []
     for step in steps:

@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from flows.cli.caption import caption
+from flows.cli.examples import add_examples
 from flows.cli.features import features_app
 from flows.cli.frames import frames
 from flows.cli.options import (
@@ -29,18 +30,19 @@ from flows.cli.options import (
     UntilOption,
     VerboseOption,
     WorkspaceOption,
+    command_line,
     existing,
-    typed,
 )
 from flows.cli.printing import err, out, print_next, print_outcome, print_problems, readable_size
 from flows.cli.production import dashboard, deploy, refresh
 from flows.cli.recipes import recipe_app, recipes
 from flows.cli.report import report
+from flows.cli.score import score
 from flows.cli.serve import serve
 from flows.cli.status import doctor, status
 from flows.cli.sweep import sweep, sweeps
 from flows.cli.weights import weights_app
-from flows.orchestration.process_lifetime import end_as_by_interrupt, end_with_starter
+from flows.orchestration.process_lifetime import end_with_starter, treat_sigterm_as_interrupt
 from storage.errors import LongtakeError, UsageError, explain_os_error
 from storage.workspace import Workspace
 
@@ -91,18 +93,18 @@ def run(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Run the whole pipeline of a recipe; what is already done is not done again."""
-    from flows.demo import placed_recipe
+    """Run the whole pipeline of a recipe; what is already computed is not computed again."""
+    from flows.demo import recipe_with_data
     from flows.orchestration.embedded_server import configure
     from flows.pipeline import plan_pipeline, trained_stage
     from flows.status import print_plan
 
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
     space = Workspace.open(workspace)
-    loaded = placed_recipe(space, recipe, settings, data, kind, draw=not dry_run)
+    loaded = recipe_with_data(space, recipe, settings, data, kind, draw=not dry_run)
     until = trained_stage(loaded) if until == _TRAINED else until
     if dry_run:
-        print_plan(plan_pipeline(loaded, space, force or [], until), out, as_json)
+        print_plan(plan_pipeline(loaded, space, force or [], until), as_json)
         return
     configure(verbose=verbose)
     from flows.execute import cached_outcome, execute, planned_flow
@@ -123,7 +125,7 @@ def run(
     else:
         print_outcome(outcome)
         if outcome.run.report:
-            print_next((typed(space, "caption", "my-videos"), "captions videos of your own with this run"))
+            print_next((command_line(space, "caption", "my-videos"), "captions videos of your own with this run"))
     if outcome.quarantined:
         raise typer.Exit(QUARANTINED)
 
@@ -177,32 +179,10 @@ def train(
 app.command("evaluate", rich_help_panel=_RUN)(_up_to("evaluate", "Run a recipe up to its scores."))
 
 
-@app.command(rich_help_panel=_OWN)
-def score(
-    predictions: Annotated[
-        Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")
-    ],
-    references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
-    against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
-    meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
-    training: Annotated[Path | None, typer.Option(help="Training captions: tells the share copied from them.")] = None,
-    spice_jars: Annotated[Path | None, typer.Option(help="Folder with the CoreNLP 3.6.0 jars, for SPICE.")] = None,
-    tokenized: Annotated[bool, typer.Option("--tokenized", help="Words are cut by the PTB tokenizer already.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Score a file of captions: BLEU, METEOR, ROUGE-L, CIDEr and more, with 95 % bootstrap intervals."""
-    from flows.score import print_comparison, score_files
-
-    found = score_files(predictions, references, against, meteor, spice_jars, training, tokenized)
-    if as_json:
-        out.print_json(data=found.to_json())
-    else:
-        print_comparison(found, out)
-
-
 app.command(rich_help_panel=_RUN)(status)
 app.command(rich_help_panel=_RUN)(report)
 app.command(rich_help_panel=_RUN)(frames)
+app.command(rich_help_panel=_OWN)(score)
 app.command(rich_help_panel=_OWN)(caption)
 app.command(rich_help_panel=_OWN)(serve)
 app.command(rich_help_panel=_TRY)(recipes)
@@ -242,20 +222,20 @@ def gc(
         )
         return
     for item in garbage:
-        out.print(
-            f"{readable_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]",
-            highlight=False,
-        )
+        out.print_line(f"{readable_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]")
     for rows in dead:
-        place = rows.store.path.relative_to(space.root)
-        out.print(f"{rows.count:>4} rows  {place}  [dim]of videos changed or removed since[/]", highlight=False)
+        path = rows.store.path.relative_to(space.root)
+        out.print_line(f"{rows.count:>4} rows  {path}  [dim]of videos changed or removed since[/]")
     verb = "would be freed" if dry_run else "freed"
     out.print(f"{readable_size(total)} {verb}, {len(garbage)} items" if garbage or dead else "nothing to collect")
 
 
+add_examples(app)
+
+
 def main() -> None:
     """Run the command; failures that we can explain are printed without a traceback."""
-    end_as_by_interrupt()
+    treat_sigterm_as_interrupt()
     end_with_starter()
     try:
         app()
@@ -270,5 +250,5 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     if "--json" in sys.argv:
         print(json.dumps({"error": message}))
-    err.print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err.print_line(f"[red]error:[/] {escape(message)}")
     sys.exit(code)

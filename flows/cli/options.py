@@ -15,7 +15,7 @@ from storage.workspace import Workspace
 RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe's name or a YAML file.", metavar="RECIPE")]
 WorkspaceOption = Annotated[
     Path,
-    typer.Option("--workspace", "-w", help="The project's folder; made if it is new.", envvar="LONGTAKE_WORKSPACE"),
+    typer.Option("--workspace", "-w", help="The project's folder; created if it is new.", envvar="LONGTAKE_WORKSPACE"),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data", "-d", help="The folder of videos and captions.")]
 KindOption = Annotated[
@@ -28,7 +28,7 @@ SetOption = Annotated[
 ]
 UntilOption = Annotated[str | None, typer.Option(help="Stop after this stage.", metavar="STAGE")]
 ForceOption = Annotated[
-    list[str] | None, typer.Option(help="Make this stage and what depends on it again. Repeatable.", metavar="STAGE")
+    list[str] | None, typer.Option(help="Recompute this stage and what depends on it. Repeatable.", metavar="STAGE")
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and why; do nothing.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -43,17 +43,17 @@ INTERRUPTED = 130
 QUARANTINED = 3  # exit code: done, but some videos were set aside
 
 
-def typed(space: Workspace, *words: str) -> str:
-    """A command as a person types it: with the workspace, unless it is the one that is taken without a word."""
+def command_line(space: Workspace, *arguments: str) -> str:
+    """A command as one types it: with the workspace, unless it is the default."""
     usual = Path(os.environ.get("LONGTAKE_WORKSPACE") or DEFAULT_WORKSPACE).expanduser().absolute()
     here = [] if space.root == usual else ["--workspace", os.path.relpath(space.root)]
-    return shlex.join(["longtake", *words, *here])
+    return shlex.join(["longtake", *arguments, *here])
 
 
 def existing(workspace: Path) -> Workspace:
-    """A workspace that must be there already: looking at one should not make it."""
+    """Open a workspace that must be there already: a command that only reads does not create one."""
     if not (workspace.expanduser() / "workspace.json").is_file():
         raise UsageError(
-            f"there is no workspace at {workspace}; 'longtake demo' or 'longtake run' makes one, or pass --workspace"
+            f"there is no workspace at {workspace}; 'longtake demo' or 'longtake run' creates one, or pass --workspace"
         )
     return Workspace.open(workspace)

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from storage.records import Problem
-from tasks.framework.console import PlainConsole
+from tasks.framework.progress import PlainConsole
 
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
     from flows.execute import RunOutcome
@@ -28,7 +28,7 @@ def print_outcome(outcome: RunOutcome) -> None:
         out.print(table)
         _print_metrics(outcome.metrics)
     if run.report:
-        out.print(f"Report: {run.report}", highlight=False, soft_wrap=True)
+        out.print_line(f"Report: {run.report}")
 
 
 def print_next(*commands: tuple[str, str]) -> None:
@@ -37,20 +37,20 @@ def print_next(*commands: tuple[str, str]) -> None:
     for n, (command, what) in enumerate(commands):
         label = "Next:" if n == 0 else "     "
         line = f"{label} [bold cyan]{escape(command.ljust(width))}[/]  [dim]{escape(what)}[/]"
-        out.print(line, highlight=False, soft_wrap=True)
+        out.print_line(line)
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
     """What evaluation says beside the scores, in a line or two."""
     shares = {**(metrics.get("self_retrieval") or {})}
-    words = [
+    parts = [
         f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}"
         for name, v in metrics["diversity"].items()
     ]
-    words += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
-    out.print(", ".join(words), highlight=False, soft_wrap=True)
+    parts += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
+    out.print_line(", ".join(parts))
     for name, why in metrics["not_computed"].items():
-        out.print(f"[dim]{name} not computed: {escape(why)}[/]", highlight=False, soft_wrap=True)
+        out.print_line(f"[dim]{name} not computed: {escape(why)}[/]")
 
 
 def print_problems(problems: list[Problem], most: int = 20) -> None:
@@ -59,11 +59,7 @@ def print_problems(problems: list[Problem], most: int = 20) -> None:
     if quarantined:
         err.print(f"[yellow]{len(quarantined)} in quarantine; the rest went on:[/]")
     for problem in quarantined[:most]:
-        err.print(
-            f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]",
-            highlight=False,
-            soft_wrap=True,
-        )
+        err.print_line(f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]")
     if len(quarantined) > most:
         err.print(f"  ... and {len(quarantined) - most} more; the report and 'longtake status RECIPE --json' list all")
     others: dict[str, int] = {}
@@ -72,11 +68,7 @@ def print_problems(problems: list[Problem], most: int = 20) -> None:
             others[problem.kind] = others.get(problem.kind, 0) + 1
     for kind, count in sorted(others.items()):
         example = next(p for p in problems if p.kind == kind and not p.quarantined)
-        err.print(
-            f"[dim]noticed: {count} x {kind}, such as {escape(example.item)}: {escape(example.reason)}[/]",
-            highlight=False,
-            soft_wrap=True,
-        )
+        err.print_line(f"[dim]noticed: {count} x {kind}, such as {escape(example.item)}: {escape(example.reason)}[/]")
 
 
 def readable_size(nbytes: int) -> str:

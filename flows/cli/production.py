@@ -39,9 +39,9 @@ def refresh(
     kind: KindOption = None,
     settings: SetOption = None,
     retrain_after: RetrainOption = 1,
-    watch: Annotated[float, typer.Option(min=0, help="Look again every so many seconds, until stopped.")] = 0.0,
+    watch: Annotated[float, typer.Option(min=0, help="Scan again every so many seconds, until stopped.")] = 0.0,
     announce: Annotated[
-        bool, typer.Option("--announce", help="With --watch: only tell Prefect's server; the deployed refresh works.")
+        bool, typer.Option("--announce", help="With --watch: only send the event; the deployed refresh does the work.")
     ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -53,11 +53,11 @@ def refresh(
         raise UsageError("--announce goes with --watch SECONDS")
     space = Workspace.open(workspace)
     configure(verbose=verbose)
-    from flows.demo import placed_recipe
+    from flows.demo import recipe_with_data
     from flows.refresh import refresh_recipe
     from flows.refresh import watch as scans
 
-    loaded = placed_recipe(space, recipe, settings or [], data, kind)
+    loaded = recipe_with_data(space, recipe, settings or [], data, kind)
     if not watch:
         refreshed = refresh_recipe(loaded, space, retrain_after)
         _print_refreshed(refreshed, as_json)
@@ -67,7 +67,7 @@ def refresh(
     if loaded.dataset.path is None:
         raise UsageError(f"recipe '{loaded.name}' does not say where its data is; pass the data folder with --data")
     root = Path(loaded.dataset.path).expanduser().absolute()
-    err.print(f"watching {root} every {watch:g} s; Ctrl-C ends it", highlight=False, soft_wrap=True)
+    err.print_line(f"watching {root} every {watch:g} s; Ctrl-C ends it")
     try:
         for _ in scans(root, watch):
             try:
@@ -76,19 +76,19 @@ def refresh(
                 else:
                     _print_refreshed(refresh_recipe(loaded, space, retrain_after), as_json)
             except LongtakeError as error:  # a data set that is wrong for a while must not end the watch
-                err.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+                err.print_line(f"[red]error:[/] {escape(str(error))}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _announce(recipe: Any, space: Workspace, root: Path) -> None:
-    from flows.orchestration.embedded_server import started
+    from flows.orchestration.embedded_server import prefect_api
     from flows.orchestration.events import SOURCE_CHANGED, resource, send
 
-    with started():
+    with prefect_api():
         about = resource(recipe.dataset.name, recipe.name, str(space.root))
         send(SOURCE_CHANGED, about, {"dataset": recipe.dataset.name, "data": str(root)})
-    err.print(f"{time.strftime('%H:%M:%S')} sent {SOURCE_CHANGED} for '{recipe.dataset.name}'", highlight=False)
+    err.print_line(f"{time.strftime('%H:%M:%S')} sent {SOURCE_CHANGED} for '{recipe.dataset.name}'")
 
 
 def _print_refreshed(refreshed: Any, as_json: bool) -> None:
@@ -97,12 +97,12 @@ def _print_refreshed(refreshed: Any, as_json: bool) -> None:
         out.print_json(data={**refreshed.payload(), "worked": worked})
         return
     changes = refreshed.changes
-    out.print(f"{changes}.", highlight=False, markup=False)
+    out.print_line(f"{changes}.", markup=False)
     if refreshed.outcome:
         print_problems(refreshed.outcome.problems)
     if changes.data_changed:
         enough = "enough for a new training" if refreshed.retrain else "not enough for a new training yet"
-        out.print(f"Since the last training: {changes.since_training}; {enough}.", highlight=False, markup=False)
+        out.print_line(f"Since the last training: {changes.since_training}; {enough}.", markup=False)
 
 
 def deploy(
@@ -114,7 +114,7 @@ def deploy(
     kind: KindOption = None,
     settings: SetOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the deployments; the recipe's if not given.")] = None,
-    pool: Annotated[str, typer.Option(help="Work pool; made if it is new.")] = "longtake",
+    pool: Annotated[str, typer.Option(help="Work pool; created if it is new.")] = "longtake",
     pool_type: Annotated[str, typer.Option(help="Type of a new pool: process, docker or kubernetes.")] = "process",
     cron: Annotated[str, typer.Option(help="When to refresh by the clock, as in '0 3 * * *'.")] = "",
     timezone: Annotated[str, typer.Option(help="Time zone of --cron.")] = "UTC",
@@ -126,7 +126,7 @@ def deploy(
     as_json: JsonOption = False,
 ) -> None:
     """Register pipeline, refresh, train, evaluate and caption with a Prefect server, so that it can start them."""
-    from flows.orchestration.embedded_server import SLOTS, configure, started
+    from flows.orchestration.embedded_server import SLOTS, configure, prefect_api
 
     space = Workspace.open(workspace)
     configure()
@@ -157,21 +157,23 @@ def deploy(
         # A worker runs somewhere else: paths must hold there too.
         values["recipe"] = str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe
         values["data"] = str(Path(data).expanduser().absolute()) if data else None
-    with started():
+    with prefect_api():
         from flows.orchestration.crash_recovery import ensure_automation
-        from flows.orchestration.deployments import Target, ensure_slots
+        from flows.orchestration.deployments import DeploymentTarget, ensure_slots
         from flows.orchestration.deployments import deploy as register
 
         if gpu_slots:
             ensure_slots(SLOTS, gpu_slots)
         ensure_automation(crashed_after)
-        done = register(Target(name or names[0] or "longtake", values, *names), pool, pool_type, cron, timezone)
+        done = register(
+            DeploymentTarget(name or names[0] or "longtake", values, *names), pool, pool_type, cron, timezone
+        )
     if as_json:
         out.print_json(data={"deployments": done, "pool": pool})
         return
-    out.print(f"registered in the work pool '{pool}': {', '.join(done)}", highlight=False, soft_wrap=True)
+    out.print_line(f"registered in the work pool '{pool}': {', '.join(done)}")
     for line in _next_steps(done, pool, names[1]):
-        out.print(line, highlight=False, soft_wrap=True, markup=False)
+        out.print_line(line, markup=False)
 
 
 def _next_steps(done: list[str], pool: str, dataset: str) -> list[str]:
@@ -179,14 +181,14 @@ def _next_steps(done: list[str], pool: str, dataset: str) -> list[str]:
     if not os.environ.get("PREFECT_API_URL"):
         lines.append("  longtake dashboard                                the server that these were registered with")
     lines += [
-        f"  prefect worker start --pool {pool:<22} carries runs out; as many as you like, on any machine",
+        f"  prefect worker start --pool {pool:<22} executes runs; as many as you like, on any machine",
         f"  prefect deployment run '{done[0]}'"
         + " " * max(1, 26 - len(done[0]))
         + "starts one now; so does the dashboard",
     ]
     if dataset:
         event = f"  prefect event emit longtake.source.changed --resource-id longtake.dataset.{dataset}"
-        lines += [event, " " * 52 + "tells that files came or went: starts refresh"]
+        lines += [event, " " * 52 + "announces that files came or went: starts refresh"]
     return lines
 
 
@@ -203,9 +205,9 @@ def dashboard(
 
     err.print("[dim]starting Prefect's server[/]")
     with served(Path(PREFECT_HOME.value()), port) as url:
-        out.print(f"dashboard at {url}", highlight=False)
-        out.print("Runs that you start now appear there; a worker needs:", highlight=False)
-        out.print(f"  export PREFECT_API_URL={url}/api", highlight=False)
+        out.print_line(f"dashboard at {url}")
+        out.print_line("Runs that you start now appear there; a worker needs:")
+        out.print_line(f"  export PREFECT_API_URL={url}/api")
         try:
             while True:
                 time.sleep(3600)

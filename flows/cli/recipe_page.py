@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from flows.recipe import Recipe, load_recipe, shipped_recipes
 from tasks.reporting.published_scores import BENCHMARKS, PublishedScores
 
-# Whose figures a recipe is after, by its captioner: the source of a row, and how its name begins.
+# The published rows of a captioner: their source, and how their names begin.
 _ROWS = {
     "glrg": ("GL-RG", ""),
     "g2l": ("G2L", ""),
@@ -37,9 +37,9 @@ def describe_recipes() -> list[dict[str, Any]]:
     for name in shipped_recipes():
         recipe = load_recipe(name)
         about = " ".join(recipe.description.split())
-        figures = [{"name": row.name, "scores": dict(row.scores)} for row in published(recipe)]
+        scores = [{"name": row.name, "scores": dict(row.scores)} for row in published(recipe)]
         kinds = {"dataset": recipe.dataset.kind, "captioner": recipe.captioner.kind}
-        found.append({"name": name, "about": about, **kinds, "published": figures})
+        found.append({"name": name, "about": about, **kinds, "published": scores})
     return found
 
 
@@ -62,7 +62,7 @@ def _scores(scores: Mapping[str, float]) -> str:
 
 
 def published_line(row: Mapping[str, Any]) -> str:
-    """The whole model's figures in a line."""
+    """The whole model's scores in one line."""
     return f"published ({row['name']}): {_scores(row['scores'])}"
 
 

@@ -30,5 +30,5 @@ def report(
         out.print_json(data=built.to_json())
         return
     titles = " against ".join(f"{run.title} ({run.id})" for run in built.runs)
-    out.print(escape(f"{titles}{'' if built.made else ': there already'}"), highlight=False, soft_wrap=True)
-    out.print(f"Report: {escape(str(built.path))}", highlight=False, soft_wrap=True)
+    out.print_line(escape(f"{titles}{'' if built.computed else ': there already'}"))
+    out.print_line(f"Report: {escape(str(built.path))}")

@@ -47,11 +47,7 @@ def serve(
         ) from error
 
     def ready(metadata: dict[str, str], address: str) -> None:
-        out.print(
-            f"{metadata['recipe']} on {metadata['dataset']} (run {metadata['run']}) at [bold]{address}[/]",
-            highlight=False,
-            soft_wrap=True,
-        )
+        out.print_line(f"{metadata['recipe']} on {metadata['dataset']} (run {metadata['run']}) at [bold]{address}[/]")
         if host not in ("127.0.0.1", "localhost", "::1"):
             err.print("[yellow]anybody who can reach this machine can use it: there is no password[/]")
         err.print("[dim]Ctrl-C ends it[/]")

@@ -27,9 +27,9 @@ _LOOK = ("longtake status", "says what is done in the workspace")
 
 def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
     """Check the set-up: what works on this machine, and what to do about what does not."""
-    from flows.doctor import examine
+    from flows.doctor import run_checks
 
-    findings = examine(workspace)
+    findings = run_checks(workspace)
     if as_json:
         out.print_json(data=[{"what": f.what, "found": f.found, "fine": f.fine, "remedy": f.remedy} for f in findings])
     else:
@@ -38,10 +38,10 @@ def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption =
             mark = "[green]✓[/]" if f.fine else "[red]✗[/]"
             table.add_row(mark, f.what, escape(f.found) + (f"\n[yellow]{escape(f.remedy)}[/]" if f.remedy else ""))
         out.print(table)
-    ill = [f for f in findings if not f.fine]
-    if ill:
+    broken = [f for f in findings if not f.fine]
+    if broken:
         if not as_json:
-            out.print(f"[red]{len(ill)} to mend[/], as said beside ✗; then [bold cyan]longtake doctor[/] again")
+            out.print(f"[red]{len(broken)} to fix[/], see beside ✗; then run [bold cyan]longtake doctor[/] again")
         raise typer.Exit(1)
     if not as_json:
         known = (workspace.expanduser() / "workspace.json").is_file()
@@ -62,20 +62,20 @@ def status(
 
     space = existing(workspace)
     if recipe is None:
-        print_runs(space, out, as_json)
+        print_runs(space, as_json)
         return
     found = recipe_on_its_data(space, recipe, data, kind, settings or [])
-    print_status(found, space, out, as_json, _words_to_run(recipe, found, settings or []))
+    print_status(found, space, as_json, _run_arguments(recipe, found, settings or []))
 
 
 def recipe_on_its_data(space: Workspace, name: str, data: Path | None, kind: str | None, settings: list[str]) -> Any:
     """The recipe; without --data, on the data of its last run, read as it was then."""
-    from flows.demo import placed_recipe
+    from flows.demo import recipe_with_data
     from flows.recipe import load_recipe
     from storage.runs import load_runs
 
     if name.startswith("demo") and data is None and kind is None:
-        return placed_recipe(space, name, settings, draw=False)
+        return recipe_with_data(space, name, settings, draw=False)
     recipe = load_recipe(name, settings, data, kind)
     if recipe.dataset.path is None:
         last = next((run for run in load_runs(space) if run.recipe_name == recipe.name), None)
@@ -85,8 +85,8 @@ def recipe_on_its_data(space: Workspace, name: str, data: Path | None, kind: str
     return recipe
 
 
-def _words_to_run(name: str, recipe: Any, settings: list[str]) -> tuple[str, ...]:
-    """The words of the command that runs a recipe as it was asked for."""
+def _run_arguments(name: str, recipe: Any, settings: list[str]) -> tuple[str, ...]:
+    """The arguments of the command that runs this recipe with these settings."""
     from flows.recipe import load_recipe
 
     sets = [word for setting in settings for word in ("--set", setting)]

@@ -38,13 +38,11 @@ def list_(
         table.add_row(net, _MARKS[row.state], escape(row.file), row.sha256[:16] or "not known", escape(row.source))
     out.print(table if rows else "this recipe wants no pretrained weights")
     if any(row.state == "missing" for row in rows):
-        out.print(
+        out.print_line(
             "A run fetches what is missing; without a network, bring the file and run "
-            "'longtake weights import FILE --net NET'.",
-            highlight=False,
-            soft_wrap=True,
+            "'longtake weights import FILE --net NET'."
         )
-    out.print(f"Imported files are kept in {escape(str(folder.path))}.", highlight=False, soft_wrap=True)
+    out.print_line(f"Imported files are kept in {escape(str(folder.path))}.")
     if recipe and all(row.state != "missing" for row in rows):
         print_next((f"longtake run {recipe} --data FOLDER --dry-run", "all it wants is here; says what it would do"))
 
@@ -66,14 +64,12 @@ def import_(
         values = {"net": known.net, "path": str(known.path), "sha256": known.sha256, "published": done.published}
         out.print_json(data={**values, "replaced": done.replaced.sha256 if done.replaced else None})
         return
-    out.print(f"{escape(known.net)} now has these weights: sha256 {known.sha256}", highlight=False, soft_wrap=True)
-    out.print(f"kept as {escape(str(known.path))}", highlight=False, soft_wrap=True)
+    out.print_line(f"{escape(known.net)} now has these weights: sha256 {known.sha256}")
+    out.print_line(f"kept as {escape(str(known.path))}")
     if done.replaced:
-        out.print(
-            f"they take the place of {escape(str(done.replaced.path))}, which stays where it is; features made with "
-            "it are stale now",
-            highlight=False,
-            soft_wrap=True,
+        out.print_line(
+            f"they replace {escape(str(done.replaced.path))}, which stays where it is; features extracted with "
+            "it are stale now"
         )
 
 
@@ -88,9 +84,9 @@ def check(as_json: JsonOption = False) -> None:
         out.print_json(data={"well": [known.net for known in well], "problems": rows})
     else:
         for known in well:
-            out.print(f"[green]✓[/] {escape(known.net)}  {known.sha256[:16]}", highlight=False)
+            out.print_line(f"[green]✓[/] {escape(known.net)}  {known.sha256[:16]}")
         for problem in problems:
-            out.print(f"[red]✗[/] {escape(problem.item)}  {escape(problem.reason)}", highlight=False, soft_wrap=True)
+            out.print_line(f"[red]✗[/] {escape(problem.item)}  {escape(problem.reason)}")
         if not well and not problems:
             out.print("no weights are registered yet; 'longtake weights list' shows what nets want")
     if problems:

@@ -35,23 +35,23 @@ def name_run(title: str, labels: Iterable[str]) -> None:
 def show_outcome(outcome: RunOutcome, last: RunRecord | None) -> None:
     """One artifact each, under keys of recipe and data set, so that the dashboard keeps their history."""
     run = outcome.run
-    place = _key(f"{run.recipe_name}-{run.dataset}")
+    key = _key(f"{run.recipe_name}-{run.dataset}")
     if run.scores:
         create_table_artifact(
-            key=f"scores-{place}",
+            key=f"scores-{key}",
             table=score_rows(run.scores, last.scores if last else {}),
             description=f"Scores of **{run.title}**" + (f" beside those of {last.finished_at}" if last else ""),
         )
     if run.report:
         create_link_artifact(
-            key=f"report-{place}",
+            key=f"report-{key}",
             link=Path(run.report).as_uri(),
             link_text=f"Report of {run.title}",
             description=f"Curves, captions and frames of **{run.title}**, on the machine of the workspace: `{run.report}`",
         )
     if outcome.quarantined:
         create_table_artifact(
-            key=f"quarantine-{place}",
+            key=f"quarantine-{key}",
             table=quarantine_rows(outcome.quarantined),
             description=f"What of **{run.dataset}** could not be used ({len(outcome.quarantined)}), and why. Repair or "
             "replace the files; the next run takes them in.",
@@ -83,7 +83,7 @@ def quarantine_rows(problems: list[Problem]) -> list[dict[str, str]]:
 
 
 def _cell(text: str) -> str:
-    """A stranger's words as one line of plain text: no controls, and nothing that Markdown takes for a link."""
+    """Untrusted text as one line of plain text: no controls, and nothing that Markdown takes for a link."""
     return " ".join(visible(text).split()).replace("](", "] (")
 
 

@@ -1,7 +1,8 @@
-"""Runs whose process was killed: nobody is left to say so, and Prefect would show them as running for ever.
+"""Runs whose process was killed: Prefect would show them as running for ever.
 
-A run that a command carries out is noted in Prefect's folder; the next command finds the notes of processes that are gone and
-sets their runs to Crashed. For deployments a Prefect server does the same by an automation: no sign of life, no more running."""
+A run that a command executes is noted in Prefect's folder; the next command finds the notes of processes that are gone and
+sets their runs to Crashed. For deployments a Prefect server does the same by an automation, after some time without a
+heartbeat."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ _MESSAGE = "Its process was killed. What it had finished is kept: the same comma
 
 @contextmanager
 def noted_runs(home: Path) -> Iterator[Callable[..., None]]:
-    """A hook for `on_running` that notes which flow run this process carries out, for as long as the block lasts."""
+    """A hook for `on_running` that notes which flow run this process executes, for as long as the block lasts."""
     notes: list[Path] = []
 
     def note(_flow: Any, run: Any, _state: Any) -> None:
         notes.append(home / _NOTES / f"{run.id}.json")
-        write_json(notes[-1], {"owner": os.getpid(), "started": _start_of(os.getpid())})
+        write_json(notes[-1], {"owner": os.getpid(), "started": _start_time(os.getpid())})
 
     try:
         yield note
@@ -42,28 +43,28 @@ def noted_runs(home: Path) -> Iterator[Callable[..., None]]:
 
 
 def mark_crashed(home: Path) -> list[UUID]:
-    """Set the runs of processes that are gone to Crashed, with their tasks; the runs that were."""
+    """Set the runs of processes that are gone to Crashed, with their tasks; returns those."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
 
-    dead = [path for path in (home / _NOTES).glob("*.json") if not _lives(path)]
-    buried = []
+    dead = [path for path in (home / _NOTES).glob("*.json") if not _is_running(path)]
+    marked = []
     if dead:
         with get_client(sync_client=True) as client:
             for path in dead:
                 run_id = UUID(path.stem)
                 try:
                     run = client.read_flow_run(run_id)
-                except ObjectNotFound:  # of another server: its own commands or its automation see to it
+                except ObjectNotFound:  # of another server: its own commands or automation mark it
                     continue
                 for task in _unfinished_tasks(client, run_id):
                     client.set_task_run_state(task, Crashed(message=_MESSAGE), force=True)
                 if run.state is None or not run.state.is_final():
                     client.set_flow_run_state(run_id, Crashed(message=_MESSAGE), force=True)
-                    buried.append(run_id)
+                    marked.append(run_id)
                 path.unlink(missing_ok=True)
-    return buried
+    return marked
 
 
 def _unfinished_tasks(client: Any, run_id: UUID) -> list[UUID]:
@@ -75,15 +76,15 @@ def _unfinished_tasks(client: Any, run_id: UUID) -> list[UUID]:
     return [UUID(row["id"]) for row in client.request("POST", "/task_runs/filter", json=asked).json()]
 
 
-def _lives(note: Path) -> bool:
+def _is_running(note: Path) -> bool:
     try:
         known = json.loads(note.read_bytes())
     except FileNotFoundError:  # its process has just ended well
         return True
-    return bool(known["started"]) and _start_of(known["owner"]) == known["started"]
+    return bool(known["started"]) and _start_time(known["owner"]) == known["started"]
 
 
-def _start_of(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """When a process began, in the kernel's ticks since boot: with its number, no other process ever has both. Empty: it is
     gone."""
     try:

@@ -52,7 +52,7 @@ DEPLOYMENTS: dict[str, DeploymentSpec] = {
     ),
     "refresh": DeploymentSpec(
         "flows.orchestration.flows.refresh_flow",
-        "Looks at the data folder; extracts what is new or changed, drops what is gone, and tells of it.",
+        "Looks at the data folder; extracts what is new or changed, drops what is gone, and announces it by an event.",
         listens_to=SOURCE_CHANGED,
         scheduled=True,
     ),
@@ -74,8 +74,8 @@ DEPLOYMENTS: dict[str, DeploymentSpec] = {
 
 
 @dataclass(frozen=True)
-class Target:
-    """What deployments are registered for: a name, and the values that their forms begin with. Without a recipe they are
+class DeploymentTarget:
+    """What deployments are registered for: a name, and the default values of their forms. Without a recipe they are
     registered for everything: nothing starts them but a person who fills in the form."""
 
     name: str
@@ -84,8 +84,10 @@ class Target:
     dataset: str = ""
 
 
-def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = "", timezone: str = "UTC") -> list[str]:
-    """Register every deployment for a target, in a work pool that is made if it is new. Returns the deployments' full names."""
+def deploy(
+    target: DeploymentTarget, pool: str, pool_type: str = "process", cron: str = "", timezone: str = "UTC"
+) -> list[str]:
+    """Register every deployment for a target, in a work pool that is created if it is new. Returns their full names."""
     with get_client(sync_client=True) as client:
         _ensure_pool(client, pool, pool_type)
     done = []
@@ -96,7 +98,9 @@ def deploy(target: Target, pool: str, pool_type: str = "process", cron: str = ""
     return done
 
 
-def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone: str = "UTC") -> RunnerDeployment:
+def deployment_of(
+    name: str, target: DeploymentTarget, pool: str, cron: str = "", timezone: str = "UTC"
+) -> RunnerDeployment:
     """One of the table as Prefect's definition of a deployment; nothing is registered yet."""
     spec = DEPLOYMENTS[name]
     flow = spec.load()
@@ -115,7 +119,7 @@ def deployment_of(name: str, target: Target, pool: str, cron: str = "", timezone
 
 
 def _parameters(flow: Flow[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that a flow's form begins with: its own, and those of its RunParameters where it takes them."""
+    """The default values of a flow's form: its own, and those of its RunParameters where it takes them."""
     given = {name: value for name, value in values.items() if value is not None}
     own = {name: value for name, value in given.items() if name in flow.parameters.properties}
     if "files" in flow.parameters.properties:  # captioning is about files and a finished run, not about a recipe
@@ -123,16 +127,16 @@ def _parameters(flow: Flow[..., Any], values: Mapping[str, Any]) -> dict[str, An
     return own | {"run": {name: value for name, value in given.items() if name in RunParameters.model_fields}}
 
 
-def _trigger(name: str, spec: DeploymentSpec, target: Target) -> DeploymentEventTrigger:
+def _trigger(name: str, spec: DeploymentSpec, target: DeploymentTarget) -> DeploymentEventTrigger:
     """One run for each event about this data set in this workspace, as this recipe uses it."""
     about = resource(target.dataset, target.recipe, str(target.parameters["workspace"]))
-    # Whoever tells of new files knows the data set, not the recipes that use it.
+    # Whoever announces new files knows the data set, not the recipes that use it.
     labels = ["prefect.resource.id"] + (
         [] if spec.listens_to == SOURCE_CHANGED else ["longtake.recipe", "longtake.workspace"]
     )
     return DeploymentEventTrigger(
         name=f"{name} {target.name} on {spec.listens_to}",
-        description=f"Starts {name}/{target.name} when {spec.listens_to} tells of '{target.dataset}'.",
+        description=f"Starts {name}/{target.name} when {spec.listens_to} is about '{target.dataset}'.",
         expect={spec.listens_to},
         match={label: about[label] for label in labels} | dict(spec.only_if),
         parameters={},

@@ -1,32 +1,28 @@
-"""Prefect's settings and its embedded server: start-up that does not depend on luck, and a history that is whole.
+"""Prefect's settings and its embedded server: a start that works on a slow machine, and a complete history.
 
-A Prefect server named by PREFECT_API_URL or a profile is used as it is, and so is a dashboard that is up. Otherwise
-Prefect starts a server of its own for the time of the run, on the database in PREFECT_HOME."""
+A Prefect server named by PREFECT_API_URL or a profile is used as it is, and so is a dashboard that is up. Otherwise a server
+is started for as long as this process lives, on the database in PREFECT_HOME."""
 
 from __future__ import annotations
 
-import json
+import atexit
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from flows.orchestration.crash_recovery import HEARTBEAT, mark_crashed
-from flows.orchestration.process_lifetime import ends_with_us
 from storage.errors import LongtakeError, wrap_os_errors
-from storage.files.atomic import write_json
 from storage.files.locks import file_lock
 from tasks.framework.progress import console
 
 _DRAIN_SECONDS = 120.0
 _TRIES = 3  # of the embedded server to start
 SLOTS = "longtake-gpu"
-"""The global concurrency limit that `longtake deploy --gpu-slots` makes."""
+"""The global concurrency limit that `longtake deploy --gpu-slots` creates."""
 
 
 def configure(*, verbose: bool = False) -> None:
@@ -34,7 +30,6 @@ def configure(*, verbose: bool = False) -> None:
     defaults = {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # 20 s, the default, fails on a slow machine
         # The command line reports by itself. A name, not a number: a number in quotes makes Prefect drop all logging.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if verbose else "CRITICAL",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
@@ -45,105 +40,51 @@ def configure(*, verbose: bool = False) -> None:
 
 
 @contextmanager
-def started() -> Iterator[None]:
-    """The API is there. Two runs that start at once on a new database would both migrate it, so one waits."""
-    from prefect.client.orchestration import get_client
+def prefect_api() -> Iterator[None]:
+    """Prefect's API answers in this block: of the server that PREFECT_API_URL names, of the dashboard, or of a server of our
+    own, which then lives as long as this process."""
     from prefect.settings import PREFECT_API_KEY, PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
     from flows.orchestration.dashboard import running_api
 
     home = Path(PREFECT_HOME.value())
     if PREFECT_API_URL.value():
-        _tell_of_crashes(home)
+        _mark_crashed_runs(home)
         yield
         return
-    if api := running_api(home):
-        with temporary_settings({PREFECT_API_URL: api}):
-            _tell_of_crashes(home)
-            yield
-        return
-    notes = home / "longtake-servers"
+    api = running_api(home)
+    # A key is for another server: with one, Prefect sends its events to a cloud, and task runs never reach ours.
+    without_key = set() if api else {PREFECT_API_KEY}
+    with temporary_settings({PREFECT_API_URL: api or _embedded_api(home)}, restore_defaults=without_key):
+        _mark_crashed_runs(home)
+        yield
+
+
+@cache
+def _embedded_api(home: Path) -> str:
+    """Start the embedded server of this process. Two runs that start at once on a new database would both migrate it, so one
+    waits. A server that ends while it starts is started again: its database may just have been busy."""
+    from flows.orchestration.prefect_server import ServerEnded, end_server, start_server
+
     with wrap_os_errors(home):
-        notes.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        # A key is for another server: with one, Prefect tells its events to a cloud, and task runs never reach this one.
-        held.enter_context(temporary_settings(restore_defaults={PREFECT_API_KEY}))
-        _look_after_server(notes, held)
-        with file_lock(home / "longtake-start.lock"):
-            _end_orphans(notes)
-            try:
-                with _deaf_to_interrupts(), get_client(sync_client=True) as client:
-                    client.api_healthcheck()
-            except RuntimeError as error:  # all that Prefect says of a server that does not answer in time
-                raise LongtakeError(
-                    f"Prefect's embedded server does not answer ({error}); is the machine very busy, or the disk of {home} full? "
-                    "Run the same command again"
-                ) from error
-        _tell_of_crashes(home)
-        yield
+        home.mkdir(parents=True, exist_ok=True)
+    with file_lock(home / "longtake-start.lock"):
+        for _ in range(_TRIES):
+            with suppress(ServerEnded):
+                server, url = start_server()
+                # At exit, after Prefect has sent its last logs and events.
+                atexit.register(end_server, server)
+                return f"{url}/api"
+    raise LongtakeError(
+        f"Prefect's embedded server ended {_TRIES} times while it started; what it printed above says why. Mostly its "
+        f"database cannot be used: {home}, or what PREFECT_SERVER_DATABASE_CONNECTION_URL names"
+    )
 
 
-def _tell_of_crashes(home: Path) -> None:
+def _mark_crashed_runs(home: Path) -> None:
     if found := mark_crashed(home):
         several = f"{len(found)} earlier runs were" if len(found) > 1 else "an earlier run was"
         console.print(f"[dim]{several} killed: Prefect's history now says so[/]")
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started here never see Ctrl-C, which goes to all of a terminal: the server would end before the run that
-    reports to it, and the run would wait for it. They are ended by us."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _look_after_server(notes: Path, held: ExitStack) -> None:
-    """See to it that our embedded server ends with us from its first moment on, and remember which process it is, should we
-    and what waits for our end be killed at once. Prefect starts a server that ends by itself, because its database cannot be
-    used, again and again for ever: three times are enough."""
-    from prefect.server.api.server import SubprocessASGIServer
-
-    server = SubprocessASGIServer()
-    begin, tries = server._run_uvicorn_command, iter(range(_TRIES))
-    note = notes / f"{os.getpid()}.json"
-    held.callback(note.unlink, missing_ok=True)
-
-    def begun() -> subprocess.Popen[Any]:
-        if next(tries, None) is None:
-            raise LongtakeError(
-                f"Prefect's embedded server ended {_TRIES} times while it started; what it printed above says why. Mostly its "
-                f"database cannot be used: {notes.parent}, or what PREFECT_SERVER_DATABASE_CONNECTION_URL names"
-            )
-        process = begin()
-        write_json(note, {"owner": os.getpid(), "server": process.pid, "port": server.port})
-        held.enter_context(ends_with_us(process.pid))
-        return process
-
-    server._run_uvicorn_command = begun  # type: ignore[method-assign]
-
-
-def _end_orphans(notes: Path) -> None:
-    """End the embedded servers whose run was killed."""
-    for note in notes.glob("*.json"):
-        known = json.loads(note.read_text())
-        if _command_of(known["owner"]):
-            continue
-        command = _command_of(known["server"])
-        if "prefect.server.api.server:create_app" in command and str(known["port"]) in command.split("\0"):
-            with suppress(ProcessLookupError):
-                os.kill(known["server"], signal.SIGTERM)
-        note.unlink(missing_ok=True)
-
-
-def _command_of(pid: int) -> str:
-    """The command line of a living process, or nothing."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def wait_for_history(flow_run_id: UUID, task_runs: int) -> bool:

@@ -37,7 +37,7 @@ def send(event: str, about: dict[str, str], payload: dict[str, Any]) -> None:
     sent = emit_event(event, resource=about, payload=payload)
     if sent is None or not _recorded(sent.id):
         raise LongtakeError(
-            f"Prefect's server did not take the event {event}; is it up? 'longtake doctor' tells. Run the same command again"
+            f"Prefect's server did not take the event {event}; is it up? 'longtake doctor' checks. Run the same command again"
         )
 
 

@@ -10,9 +10,9 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from flows.caption import Captioner
+from flows.caption import VideoCaptioner
 from flows.cli.caption_lines import lines_of, shown_problems
-from flows.demo import placed_recipe
+from flows.demo import recipe_with_data
 from flows.execute import RunOutcome, run_plan, title_of
 from flows.pipeline import STAGES, plan_pipeline, trained_stage
 from flows.plan import Plan
@@ -38,7 +38,7 @@ class RunParameters(Options):
     recipe: Annotated[
         str, Field(description="The name of a shipped recipe, the path of a YAML file, or a recipe's text.")
     ]
-    workspace: Annotated[str, Field(description="The project's folder; made if it is new.")]
+    workspace: Annotated[str, Field(description="The project's folder; created if it is new.")]
     data: Annotated[str | None, Field(description="The folder of videos and captions. The demo draws its own.")] = None
     kind: Annotated[
         str | None,
@@ -55,7 +55,7 @@ class RunParameters(Options):
         """The recipe with its data in place and its weights fetched, and the workspace."""
         survive_broken_pipe()
         workspace = Workspace.open(self.workspace)
-        recipe = placed_recipe(workspace, self.recipe, self.settings or [], self.data, self.kind)
+        recipe = recipe_with_data(workspace, self.recipe, self.settings or [], self.data, self.kind)
         fetch_weights(recipe.features.values())
         return recipe, workspace
 
@@ -141,7 +141,7 @@ def caption_flow(
     """
     survive_broken_pipe()
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots else None
-    found = Captioner.open(workspace, run, execute=lambda step: run_as_task(step, step.label)[1]).caption(
+    found = VideoCaptioner.open(workspace, run, execute=lambda step: run_as_task(step, step.label)[1]).caption(
         files, cut, n_best
     )
     problems = [{"file": p.item, "kind": p.kind, "reason": p.reason} for p in shown_problems(found.problems)]

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows.caption import Captioner
+from flows.caption import VideoCaptioner
 from storage.errors import BadMedia, LongtakeError, UsageError
 from tasks.inference.thumbnails import thumbnails
 
@@ -31,7 +31,7 @@ def main(workspace: str, run: str | None) -> None:
         answers.flush()
 
     try:
-        captioner = Captioner.open(workspace, run)
+        captioner = VideoCaptioner.open(workspace, run)
     except LongtakeError as error:
         send({"error": str(error), "usage": isinstance(error, UsageError)})
         return
@@ -42,7 +42,7 @@ def main(workspace: str, run: str | None) -> None:
         send(answer(captioner, **json.loads(line)))
 
 
-def answer(captioner: Captioner, path: str, n_best: int, frames: bool) -> dict[str, Any]:
+def answer(captioner: VideoCaptioner, path: str, n_best: int, frames: bool) -> dict[str, Any]:
     """The answer to one upload, or {"refused": reason}."""
     began = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Sweeps: variants of one recipe, each with several seeds, planned together so that what they share is made once.
+"""Sweeps: variants of one recipe, each with several seeds, planned together so that what they share is computed once.
 
 A sweep is a grid given on the command line, or a file with named variants. The shipped files are the papers' ablation tables."""
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from flows.demo import placed_recipe
+from flows.demo import recipe_with_data
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan
 from flows.recipe import Recipe, load_recipe, shipped_recipes
@@ -27,7 +27,7 @@ from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.stage import StageRun
 
 SHIPPED = Path(__file__).parents[1] / "sweeps"
-UNTIL = "evaluate"  # a sweep compares scores; 'longtake run' makes the report of a run that deserves one
+UNTIL = "evaluate"  # a sweep compares scores; 'longtake run' writes the report of a run that deserves one
 
 
 class SweepFile(Options):
@@ -86,6 +86,10 @@ class Cell:
     def title(self) -> str:
         return f"{self.variant.name}, seed {self.seed}"
 
+    @property
+    def steps(self) -> list[StageRun]:
+        return self.plan.steps if self.plan else []
+
 
 def shipped_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
@@ -102,6 +106,7 @@ def find_sweep(
 ) -> Sweep:
     """The sweep that a command asks for: a shipped one, a sweep file, or a recipe with a grid (without one, its seeds)."""
     path = shipped_sweeps().get(name, Path(name))
+    data = data.expanduser().absolute() if data else None
     if name in shipped_sweeps() or _is_sweep_file(path):
         if grid:
             raise UsageError(f"{name} is a sweep and has its own variants; --grid goes with a recipe: leave it out")
@@ -115,22 +120,18 @@ def find_sweep(
             seeds or read.seeds,
             common,
             read.description,
-            _place(data),
+            data,
             kind,
         )
     if recipe is not None:
         raise UsageError(
-            f"--recipe puts another recipe in the place of a sweep's own, but '{name}' is no sweep; "
+            f"--recipe replaces the recipe of a sweep, but '{name}' is no sweep; "
             f"shipped sweeps: {', '.join(shipped_sweeps())}; or give a file with 'variants'"
         )
     if name not in shipped_recipes() and not Path(name).is_file():
         _refuse(name)
     stem = name if name in shipped_recipes() else Path(name).stem
-    return Sweep(_slug(stem), name, variants_of(grid), seeds or 3, tuple(settings), "", _place(data), kind)
-
-
-def _place(data: Path | None) -> Path | None:
-    return data.expanduser().absolute() if data else None
+    return Sweep(_slug(stem), name, variants_of(grid), seeds or 3, tuple(settings), "", data, kind)
 
 
 def _is_sweep_file(path: Path) -> bool:
@@ -159,9 +160,9 @@ def read_sweep(path: Path) -> SweepFile:
         lines = [f"the sweep {path} has {error.error_count()} problem(s):"]
         valid = ", ".join(SweepFile.model_fields)
         for detail in error.errors():
-            place = ".".join(map(str, detail["loc"]))
+            key = ".".join(map(str, detail["loc"]))
             unknown = f"; valid keys: {valid}" if detail["type"] == "extra_forbidden" else ""
-            lines.append(f"  {place}: {detail['msg'][:1].lower()}{detail['msg'][1:]}{unknown}")
+            lines.append(f"  {key}: {detail['msg'][:1].lower()}{detail['msg'][1:]}{unknown}")
         raise UsageError("\n".join(lines)) from error
 
 
@@ -178,8 +179,7 @@ def variants_of(grid: Sequence[str]) -> tuple[Variant, ...]:
     variants = []
     for chosen in itertools.product(*(values for _, values in keys)):
         title = ", ".join(f"{key}={value}" for key, value in zip(shown, chosen, strict=True))
-        settings = tuple(f"{key}={value}" for key, value in zip(names, chosen, strict=True))
-        variants.append(Variant(title, settings))
+        variants.append(Variant(title, tuple(f"{key}={value}" for key, value in zip(names, chosen, strict=True))))
     return tuple(variants)
 
 
@@ -212,14 +212,14 @@ def parse_grid(text: str) -> tuple[str, list[str]]:
     return key.strip(), values
 
 
-def plan_sweep(sweep: Sweep, workspace: Workspace, look_only: bool = False) -> list[Cell]:
-    """Every run of the sweep with its plan, variant by variant. A variant that cannot be planned is told, and the others go
-    on; if none can, its mistake is the sweep's. `look_only`: nothing is drawn or fetched for it."""
+def plan_sweep(sweep: Sweep, workspace: Workspace, dry_run: bool = False) -> list[Cell]:
+    """Every run of the sweep with its plan, variant by variant. A variant that cannot be planned keeps the
+    reason, and the others go on; if none can be planned, the first error is raised. `dry_run` draws and fetches nothing."""
     cells: list[Cell] = []
     errors: list[LongtakeError] = []
     for variant in sweep.variants:
         try:
-            recipe = _recipe(sweep, variant, workspace, look_only)
+            recipe = _recipe(sweep, variant, workspace, dry_run)
             for seed in range(sweep.seeds):
                 seeded = with_seed(recipe, seed)
                 named = seeded.model_copy(update={"name": _run_name(recipe.name, variant, sweep.settings, seed)})
@@ -232,10 +232,10 @@ def plan_sweep(sweep: Sweep, workspace: Workspace, look_only: bool = False) -> l
     return cells
 
 
-def _recipe(sweep: Sweep, variant: Variant, workspace: Workspace, look_only: bool) -> Recipe:
+def _recipe(sweep: Sweep, variant: Variant, workspace: Workspace, dry_run: bool) -> Recipe:
     settings = [*sweep.settings, *variant.settings]
-    recipe = placed_recipe(workspace, sweep.recipe, settings, sweep.data, sweep.kind, draw=not look_only)
-    if not look_only:
+    recipe = recipe_with_data(workspace, sweep.recipe, settings, sweep.data, sweep.kind, draw=not dry_run)
+    if not dry_run:
         fetch_weights(recipe.features.values())
     return recipe
 
@@ -254,8 +254,8 @@ def with_seed(recipe: Recipe, seed: int) -> Recipe:
 
 def _run_name(recipe: str, variant: Variant, common: Sequence[str], seed: int) -> str:
     """Every variant and seed has a name of its own among the runs: else 'longtake gc' would keep the last of them alone."""
-    told_apart = digest(variant.settings, common)[:6]
-    return f"{recipe[:24]}.{_slug(variant.name)[:24]}-{told_apart}.s{seed}"
+    settings_hash = digest(variant.settings, common)[:6]
+    return f"{recipe[:24]}.{_slug(variant.name)[:24]}-{settings_hash}.s{seed}"
 
 
 def _slug(text: str) -> str:
@@ -263,8 +263,8 @@ def _slug(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """How much of a sweep is shared: stages of all its runs, different ones among them, and those that are there already."""
+class StageCounts:
+    """How much work a sweep is: the stages of all its runs, the different ones among them, and those already computed."""
 
     runs: int
     stages: int
@@ -275,36 +275,31 @@ class Sharing:
     def to_make(self) -> int:
         return self.different - self.there
 
-    def sentence(self) -> str:
-        shared = self.stages - self.different
+    def __str__(self) -> str:
         return (
-            f"{self.runs} runs with {self.stages} stages; {shared} are shared, so {self.different} are to be made, "
-            f"of which {self.there} are there already: {self.to_make} to do"
+            f"{self.runs} runs with {self.stages} stages, {self.stages - self.different} of them shared, so "
+            f"{self.different} to compute; {self.there} are there already: {self.to_make} to do"
         )
 
 
-def sharing(cells: Sequence[Cell]) -> Sharing:
+def count_stages(cells: Sequence[Cell]) -> StageCounts:
     plans = [cell.plan for cell in cells if cell.plan]
     steps = [step for plan in plans for step in plan.steps]
     different = {step.ref.uri: step for step in steps}
     there = sum(not step.to_do for step in different.values())
-    return Sharing(len(plans), len(steps), len(different), there)
+    return StageCounts(len(plans), len(steps), len(different), there)
 
 
 def preparation(cells: Sequence[Cell]) -> list[StageRun]:
-    """What comes before the captioner's training in any run, each once: it is the same for all seeds."""
+    """The stages before the captioner's training in any run, each once: they are the same for all seeds."""
     found: dict[str, StageRun] = {}
     for cell in cells:
-        for step in itertools.takewhile(lambda step: step.stage.name != "seed", cell.plan.steps if cell.plan else ()):
+        for step in itertools.takewhile(lambda step: step.stage.name != "seed", cell.steps):
             found.setdefault(step.ref.uri, step)
     return list(found.values())
 
 
-def cells_without(cells: Sequence[Cell], failed: dict[str, str]) -> list[Cell]:
-    """The same runs; those that need a stage which failed (its place -> why) cannot be."""
-
-    def judged(cell: Cell) -> Cell:
-        why = next((failed[s.ref.uri] for s in cell.plan.steps if s.ref.uri in failed), "") if cell.plan else ""
-        return replace(cell, plan=None, why_not=why) if why else cell
-
-    return [judged(cell) for cell in cells]
+def mark_impossible(cell: Cell, failed: Mapping[str, str]) -> Cell:
+    """The run as it is, or without a plan if it needs a stage that failed (URI of its result -> why)."""
+    why = next((failed[step.ref.uri] for step in cell.steps if step.ref.uri in failed), "")
+    return replace(cell, plan=None, why_not=why) if why else cell

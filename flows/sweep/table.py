@@ -1,4 +1,4 @@
-"""What a sweep found: mean and standard deviation of every variant, paired differences to the first, as a table and files."""
+"""The table of a sweep: mean and standard deviation of every variant, paired differences to the first, as a table and files."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from flows.sweep.definition import Sweep
 from storage.files.atomic import write_json, write_text
 from storage.workspace import Workspace
 
 SHOWN = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", "R@1", "UniCap", "val CIDEr")
-LEADING = "CIDEr"
+MAIN_METRIC = "CIDEr"
 """what decides which variant is called best"""
-_SHARES = ("CIDEr", "BLEU", "METEOR", "ROUGE", "SPICE", "R@", "val CIDEr", "Copied")  # shown times 100
+_IN_PERCENT = ("CIDEr", "BLEU", "METEOR", "ROUGE", "SPICE", "R@", "val CIDEr", "Copied")  # shown times 100
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one run of a sweep came to."""
+class SweepResult:
+    """The result of one run of a sweep."""
 
     variant: str
     seed: int
@@ -35,7 +31,7 @@ class Result:
     """done or failed"""
     reason: str = ""
     """why it failed"""
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     """scores from 0 to 1 (CIDEr to 10), self-retrieval, diversity, and the validation CIDEr of the epoch that was chosen"""
     seconds: float = 0.0
     """of training the captioner, whenever that was"""
@@ -45,12 +41,12 @@ class Result:
     """where the scores lie in the workspace"""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return _to_json(self)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Some values in short. The standard deviation is that of a sample (n - 1); one value has none."""
+    """Mean and standard deviation of some values. The standard deviation is that of a sample (n - 1); one value has none."""
 
     mean: float
     std: float | None
@@ -66,12 +62,12 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """One variant. `differences` are to the first variant, seed by seed; `better` counts the seeds with more CIDEr."""
 
     variant: str
     settings: tuple[str, ...]
-    figures: dict[str, Spread]
+    metrics: dict[str, Spread]
     differences: dict[str, Spread]
     better: int
     failed: int
@@ -79,32 +75,32 @@ class Row:
     best: bool = False
 
 
-def rows_of(sweep: Sweep, results: Sequence[Result]) -> list[Row]:
+def variant_rows(sweep: Sweep, results: Sequence[SweepResult]) -> list[VariantRow]:
     """The table of a sweep, also of one that is half done."""
     done = {
         variant.name: [r for r in results if r.variant == variant.name and r.state == "done"]
         for variant in sweep.variants
     }
-    first = {result.seed: result.figures for result in done[sweep.variants[0].name]}
+    first = {result.seed: result.metrics for result in done[sweep.variants[0].name]}
     rows = []
     for n, variant in enumerate(sweep.variants):
         mine = done[variant.name]
-        pairs = [(result.figures, first[result.seed]) for result in mine if n and result.seed in first]
-        figures = _spreads([result.figures for result in mine])
+        pairs = [(result.metrics, first[result.seed]) for result in mine if n and result.seed in first]
+        metrics = _spreads([result.metrics for result in mine])
         changes = [{name: own[name] - base[name] for name in own.keys() & base.keys()} for own, base in pairs]
-        better = sum(change.get(LEADING, nan) > 0 for change in changes)
+        better = sum(change.get(MAIN_METRIC, nan) > 0 for change in changes)
         failed = sum(r.variant == variant.name and r.state == "failed" for r in results)
         seconds = fmean([result.seconds for result in mine]) if mine else 0.0
-        rows.append(Row(variant.name, variant.settings, figures, _spreads(changes), better, failed, seconds))
-    leading = [row.figures[LEADING].mean for row in rows if LEADING in row.figures]
+        rows.append(VariantRow(variant.name, variant.settings, metrics, _spreads(changes), better, failed, seconds))
+    leading = [row.metrics[MAIN_METRIC].mean for row in rows if MAIN_METRIC in row.metrics]
     return [
-        Row(**vars(row) | {"best": LEADING in row.figures and row.figures[LEADING].mean == max(leading)})
+        VariantRow(**vars(row) | {"best": MAIN_METRIC in row.metrics and row.metrics[MAIN_METRIC].mean == max(leading)})
         for row in rows
     ]
 
 
 def _spreads(values: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """Of the figures that every run has, in the order of the first one's."""
+    """Of the metrics that every run has, in the order of the first one's."""
     if not values:
         return {}
     return {name: Spread.of([one[name] for one in values]) for name in values[0] if all(name in one for one in values)}
@@ -114,8 +110,8 @@ def sweep_folder(sweep: Sweep, workspace: Workspace) -> Path:
     return workspace.root / "sweeps" / sweep.folder_name
 
 
-def write_results(sweep: Sweep, workspace: Workspace, results: Sequence[Result]) -> Path:
-    """sweep.json with everything, sweep.csv with one line a run, sweep.md with the table; their folder."""
+def write_results(sweep: Sweep, workspace: Workspace, results: Sequence[SweepResult]) -> Path:
+    """sweep.json with everything, sweep.csv with one line per run, sweep.md with the table; their folder."""
     folder = sweep_folder(sweep, workspace)
     write_json(folder / "sweep.json", sweep_json(sweep, results))
     write_text(folder / "sweep.csv", _csv(results))
@@ -123,7 +119,7 @@ def write_results(sweep: Sweep, workspace: Workspace, results: Sequence[Result])
     return folder
 
 
-def sweep_json(sweep: Sweep, results: Sequence[Result]) -> dict[str, Any]:
+def sweep_json(sweep: Sweep, results: Sequence[SweepResult]) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "name": sweep.name,
         "about": sweep.about,
@@ -131,38 +127,43 @@ def sweep_json(sweep: Sweep, results: Sequence[Result]) -> dict[str, Any]:
         "settings": list(sweep.settings),
     }
     asked |= {"seeds": sweep.seeds, "runs": len(sweep.variants) * sweep.seeds, "data": str(sweep.data or "")}
-    variants = [asdict(row) for row in rows_of(sweep, results)]
+    variants = [_to_json(row) for row in variant_rows(sweep, results)]
     return asked | {"variants": variants, "results": [result.to_json() for result in results]}
 
 
-def _csv(results: Sequence[Result]) -> str:
-    names = list(dict.fromkeys(name for result in results for name in result.figures))
+def _to_json(row: SweepResult | VariantRow) -> dict[str, Any]:
+    """Its fields; the files call the metrics figures."""
+    return {"figures" if name == "metrics" else name: value for name, value in asdict(row).items()}
+
+
+def _csv(results: Sequence[SweepResult]) -> str:
+    names = list(dict.fromkeys(name for result in results for name in result.metrics))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["variant", "seed", "state", *names, "training_seconds", "evaluation", "reason"])
     for r in results:
-        figures = [r.figures.get(name, "") for name in names]
-        writer.writerow([r.variant, r.seed, r.state, *figures, round(r.seconds, 1), r.evaluation, r.reason])
+        values = [r.metrics.get(name, "") for name in names]
+        writer.writerow([r.variant, r.seed, r.state, *values, round(r.seconds, 1), r.evaluation, r.reason])
     return text.getvalue()
 
 
-def headings(rows: Sequence[Row]) -> list[str]:
-    """The figures that any variant has, of those worth a column."""
-    return [name for name in SHOWN if any(name in row.figures for row in rows)]
+def headings(rows: Sequence[VariantRow]) -> list[str]:
+    """The metrics that any variant has, of those worth a column."""
+    return [name for name in SHOWN if any(name in row.metrics for row in rows)]
 
 
-def cells_of(row: Row, names: Sequence[str]) -> list[str]:
-    """A variant's line of the table: its figures, then what AFTER says."""
-    seeds = str(row.figures[LEADING].n if LEADING in row.figures else 0)
+def table_cells(row: VariantRow, names: Sequence[str]) -> list[str]:
+    """A variant's line of the table: its metrics, then what AFTER names."""
+    seeds = str(row.metrics[MAIN_METRIC].n if MAIN_METRIC in row.metrics else 0)
     seeds += f" ({row.failed} failed)" if row.failed else ""
-    shown = [row.figures[name].shown(_scale(name)) if name in row.figures else "" for name in names]
-    change = row.differences.get(LEADING)
+    shown = [row.metrics[name].shown(_scale(name)) if name in row.metrics else "" for name in names]
+    change = row.differences.get(MAIN_METRIC)
     difference = "" if change is None else f"{change.shown(100, '+')} ({row.better}/{change.n})"
     return [*shown, difference, seeds, _time(row.seconds)]
 
 
 def _scale(name: str) -> float:
-    return 100.0 if name.startswith(_SHARES) else 1.0
+    return 100.0 if name.startswith(_IN_PERCENT) else 1.0
 
 
 def _time(seconds: float) -> str:
@@ -170,31 +171,10 @@ def _time(seconds: float) -> str:
 
 
 AFTER = ("Δ CIDEr (better)", "seeds", "training")
-_MAIN = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", AFTER[0])
 
 
-def print_sweep(sweep: Sweep, results: Sequence[Result], out: Console) -> None:
-    """The scores, and below them what else there is: side by side they would be too wide for a terminal."""
-    rows = rows_of(sweep, results)
-    names = [*headings(rows), *AFTER]
-    out.print(f"[bold]{escape(sweep.name)}[/] ({escape(sweep.recipe)})", highlight=False)
-    for wanted in ([n for n in names if n in _MAIN], [n for n in names if n not in _MAIN]):
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("variant", overflow="fold")
-        for heading in wanted:
-            table.add_column(heading, no_wrap=True)
-        for row in rows:
-            cells = dict(zip(names, cells_of(row, headings(rows)), strict=True))
-            name = f"[bold green]{escape(row.variant)} *[/]" if row.best else escape(row.variant)
-            table.add_row(name, *(cells[heading] for heading in wanted))
-        out.print(table)
-    out.print("[dim]mean ± standard deviation over seeds; * highest CIDEr; Δ to the first variant, seed by seed[/]")
-    for told in failures(results):
-        out.print(f"[red]failed:[/] {escape(told)}", highlight=False, soft_wrap=True)
-
-
-def failures(results: Sequence[Result]) -> list[str]:
-    """Each reason once, with the runs that it ended."""
+def failures(results: Sequence[SweepResult]) -> list[str]:
+    """Each reason for a failure once, with the runs that failed for it."""
     reasons: dict[str, dict[str, list[str]]] = {}
     for result in results:
         if result.state == "failed":
@@ -204,8 +184,8 @@ def failures(results: Sequence[Result]) -> list[str]:
     return [f"{'; '.join(named)}: {why}" for why, named in runs.items()]
 
 
-def _markdown(sweep: Sweep, results: Sequence[Result]) -> str:
-    rows = rows_of(sweep, results)
+def _markdown(sweep: Sweep, results: Sequence[SweepResult]) -> str:
+    rows = variant_rows(sweep, results)
     names = headings(rows)
     wanted = len(sweep.variants) * sweep.seeds
     lines = [f"# {sweep.name}", ""]
@@ -220,8 +200,8 @@ def _markdown(sweep: Sweep, results: Sequence[Result]) -> str:
     for row in rows:
         name = f"**{_plain(row.variant)}**" if row.best else _plain(row.variant)
         settings = " ".join(f"`{_plain(setting)}`" for setting in row.settings)
-        lines.append(_line([name, settings, *cells_of(row, names)]))
-    lines += ["", *(f"- failed: {_plain(told)}" for told in failures(results))]
+        lines.append(_line([name, settings, *table_cells(row, names)]))
+    lines += ["", *(f"- failed: {_plain(failure)}" for failure in failures(results))]
     return "\n".join(lines).rstrip() + "\n"
 
 

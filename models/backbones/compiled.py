@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.backbones.backbone import Backbone, Preprocessing
 
@@ -28,15 +28,15 @@ class CompiledBackbone:
     """A backbone on the CPU whose pass through the net, from bytes to rows, is one piece of compiled code."""
 
     def __init__(self, backbone: Backbone, arithmetic: Arithmetic, cache: Path):
+        leave = "leave 'compiled' out"
         if backbone.preprocessing is not None and backbone.preprocessing.crop is None:
-            raise CannotCompile(
-                f"{backbone.name} sees frames of any size, and code is made for one size; leave 'compiled' out"
-            )
-        _need_compiler()
+            raise CannotCompile(f"{backbone.name} sees frames of any size, and code is made for one size; {leave}")
+        if shutil.which(compiler := os.environ.get("CXX") or "g++") is None:
+            needed = f"compiled nets need a C++ compiler and '{compiler}' is not here"
+            raise CannotCompile(f"{needed}; install g++ (or name another in CXX), or {leave}")
         # Read whenever code is looked up or stored; a folder that the user chose is kept.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
-        self.name = backbone.name
-        self.net: nn.Module = backbone.net
+        self.name, self.net = backbone.name, backbone.net
         self.preprocessing: Preprocessing | None = backbone.preprocessing
         self.clip: int | None = backbone.clip
         self.outputs: Mapping[str, tuple[int, ...]] = backbone.outputs
@@ -64,12 +64,3 @@ def _compiled(backbone: Backbone, arithmetic: Arithmetic) -> Callable[[Tensor], 
             return backbone(items)
 
     return torch.compile(run, dynamic=False, fullgraph=True)
-
-
-def _need_compiler() -> None:
-    compiler = os.environ.get("CXX") or "g++"
-    if shutil.which(compiler) is None:
-        raise CannotCompile(
-            f"compiled nets need a C++ compiler and '{compiler}' is not here; install g++ (or name another in CXX), or "
-            "leave 'compiled' out"
-        )

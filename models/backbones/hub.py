@@ -1,16 +1,14 @@
-"""Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library.
-
-timm's files lie in Hugging Face's cache, torchvision's and VGGish's in that of torch.hub: whatever else uses these
-libraries on this machine finds them too."""
+"""Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library:
+timm's into Hugging Face's, torchvision's and VGGish's into torch.hub's, where whatever else uses these libraries finds them."""
 
 from __future__ import annotations
 
 import re
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -26,29 +24,23 @@ from models.backbones.zoo import BACKBONES, canonical, module_of
 _VGGISH = "https://github.com/harritaylor/torchvggish/releases/download/v0.1/vggish-10086976.pth"
 _KINETICS = "the Google Drive folder that the README of github.com/kenshohara/3D-ResNets-PyTorch links to"
 
-# timm reads the first of these that a repository has.
-_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
-
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # timm reads the first of these that a repository has
 _SECONDS = 10.0  # without an answer, a server counts as out of reach
 _HASH = re.compile(r"-([0-9a-f]{8,64})\.")  # torch.hub's custom: the name holds the beginning of the file's sha256
 
 
 @dataclass(frozen=True)
 class WantedFile:
-    """The published weights of a net."""
+    """The published weights of a net: repo on Hugging Face's hub if it lies there, else its url, or its location in words.
+    sha256 is the hash or its beginning, if known beforehand; licence, if its publisher states one."""
 
     net: str
     file: str
     repo: str = ""
-    """its repository on Hugging Face's hub, if it lies there"""
     url: str = ""
-    """its address, if it lies elsewhere"""
     location: str = ""
-    """in words, if it has no address of its own"""
     sha256: str = ""
-    """the hash or its beginning, if known beforehand"""
     licence: str = ""
-    """if its publisher states one"""
 
     @property
     def source(self) -> str:
@@ -110,41 +102,29 @@ def fetch(net: str) -> Path:
 def _from_hub(wanted: WantedFile) -> Path:
     if constants.HF_HUB_OFFLINE:
         raise OSError("HF_HUB_OFFLINE is set")
-    _knock(constants.ENDPOINT)
+    # Fail within seconds where nobody answers: the hub's own client would try six times, ever more slowly.
+    with suppress(HTTPError):  # it answers: what it says of the file itself is for its client to understand
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_SECONDS).close()  # noqa: S310 - an https address
     repo, _, revision = wanted.repo.partition("@")
+    download = partial(hf_hub_download, repo, revision=revision or None, etag_timeout=_SECONDS)
     try:
-        return Path(hf_hub_download(repo, wanted.file, revision=revision or None, etag_timeout=_SECONDS))
+        return Path(download(wanted.file))
     except EntryNotFoundError:
         if wanted.file not in _HUB_FILES:
             raise
-        return Path(hf_hub_download(repo, _HUB_FILES[1], revision=revision or None, etag_timeout=_SECONDS))
+        return Path(download(_HUB_FILES[1]))
 
 
 def _from_url(wanted: WantedFile) -> Path:
     target = _torch_cache() / wanted.file
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _patience():
-        torch.hub.download_url_to_file(wanted.url, str(target), wanted.sha256 or None, progress=sys.stderr.isatty())
-    return target
-
-
-def _knock(address: str) -> None:
-    """Fail within seconds where nobody answers: the hub's own client would try six times, ever more slowly."""
-    try:
-        urlopen(Request(address, method="HEAD"), timeout=_SECONDS).close()  # noqa: S310 - the hub's own https address
-    except HTTPError:
-        return  # it answers: what it says of the file itself is for its client to understand
-
-
-@contextmanager
-def _patience() -> Iterator[None]:
-    """torch.hub waits for ever on a connection that went dead; this makes it give up."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SECONDS)
+    socket.setdefaulttimeout(_SECONDS)  # torch.hub waits for ever on a connection that went dead; this makes it give up
     try:
-        yield
+        torch.hub.download_url_to_file(wanted.url, str(target), wanted.sha256 or None, progress=sys.stderr.isatty())
     finally:
         socket.setdefaulttimeout(before)
+    return target
 
 
 def _torch_cache() -> Path:
@@ -176,8 +156,8 @@ def _at(net: str, url: str, licence: str = "") -> WantedFile:
 def _explained(wanted: WantedFile, why: str) -> str:
     hashed = f"its sha256 begins with {wanted.sha256}" if wanted.sha256 else "its sha256 is not known beforehand"
     what = f"the file {wanted.file}, from {wanted.source} ({hashed})" if wanted.file else f"from {wanted.source}"
+    advice = f"get it where there is a network, then run 'longtake weights import FILE --net {wanted.net}'"
     return (
-        f"the pretrained weights of '{wanted.net}' are not here and cannot be fetched ({why}); wanted: {what}; get it "
-        f"where there is a network, then run 'longtake weights import FILE --net {wanted.net}'; or say 'weights: random' "
-        "in the recipe, only to try the plumbing"
+        f"the pretrained weights of '{wanted.net}' are not here and cannot be fetched ({why}); wanted: {what}; {advice}; "
+        "or say 'weights: random' in the recipe, only to try the plumbing"
     )

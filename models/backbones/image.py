@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -65,13 +66,11 @@ class ImageBackbone:
     def _grid(self, features: Any, size: tuple[int, int]) -> Tensor | None:
         """A map (N, C, h, w) or (N, h, w, C), or tokens (N, n, C) -> (N, S, C) row by row; None if it is none of these."""
         width = self._timm.num_features
-        if not isinstance(features, Tensor):
+        if not isinstance(features, Tensor) or features.ndim not in (3, 4):
             return None
         if features.ndim == 4:
             last = features.shape[1] != width and features.shape[3] == width
             return (features if last else features.permute(0, 2, 3, 1)).flatten(1, 2)
-        if features.ndim != 3:
-            return None
         patches = features[:, getattr(self._timm, "num_prefix_tokens", 0) :]
         # A class token that the net does not declare would shift every cell: tokens must tile the picture.
         return patches if _tiles(patches.shape[1], size) else None
@@ -131,21 +130,17 @@ def _classes_in(state: Mapping[str, Tensor], native: Any) -> int:
 
 def _with_state(name: str, plain: str, state: dict[str, Tensor], path: Path, classes: int) -> nn.Module:
     """The net with these weights, adapted and strictly loaded by timm itself."""
+    misfit = f"the file {path} does not fit '{name}'"
     if not state:  # timm would take an empty dict for none and ask the network
-        raise WeightsUnavailable(
-            f"the file {path} does not fit '{name}': it holds no weights; give weights of this net"
-        )
+        raise WeightsUnavailable(f"{misfit}: it holds no weights; give weights of this net")
     # num_classes is said twice: where they differ, timm would load what fits and leave the rest random.
     overlay = {"state_dict": state, "num_classes": classes}
+    create = partial(timm.create_model, plain, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay)
     try:
-        net = seeded(
-            lambda: timm.create_model(plain, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay), 0
-        )
+        net = seeded(create, 0)
     except _MISFITS as error:
         named = re.search(r'"([\w.]+)"|for ([\w.]+):', str(error).partition("\n")[2])
         detail = f"at weights such as {named[1] or named[2]}" if named else first_line(error)
-        raise WeightsUnavailable(
-            f"the file {path} does not fit '{name}' ({detail}); give weights of this very net"
-        ) from error
+        raise WeightsUnavailable(f"{misfit} ({detail}); give weights of this very net") from error
     cast(Any, net).pretrained_cfg.pop("state_dict", None)  # a second copy of all weights
     return net

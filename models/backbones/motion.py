@@ -25,8 +25,7 @@ class MotionNet(nn.Module):
 
     def __init__(self, body: nn.Module, classifier: nn.Module | None):
         super().__init__()
-        self.body = body
-        self.classifier = classifier
+        self.body, self.classifier = body, classifier
         modules = classifier.modules() if classifier else ()
         self._by_convolution = any(isinstance(module, nn.Conv3d) for module in modules)
 
@@ -93,6 +92,5 @@ def load(name: str, weights: Path | None, seed: int) -> MotionBackbone:
             classifier = None
         elif classifier is not None:
             fill(classifier, of_head, name, weights)
-    return MotionBackbone(
-        name, MotionNet(body, classifier), get_model_weights(plain).DEFAULT.transforms(), frames_of(plain)
-    )
+    preset = get_model_weights(plain).DEFAULT.transforms()
+    return MotionBackbone(name, MotionNet(body, classifier), preset, frames_of(plain))

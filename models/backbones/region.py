@@ -1,15 +1,13 @@
-"""Regions of a frame and what each looks like: torchvision's Faster R-CNN, read as Anderson et al. (2018) and G2L read
-theirs.
+"""Regions of a frame, by torchvision's Faster R-CNN: as Anderson et al. (2018) and G2L read theirs.
 
 The regions are proposals, not final detections: a feature belongs to the box from which it was pooled, and the corrected
 box of a detection is another one. Proposals are ranked by the probability of their best class, overlapping ones of the
-same class are left out, and the first 16 stay, however sure the net is of them: the score tells.
-"""
+same class are left out, and the first 16 stay, however sure the net is of them: the score tells."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,9 +71,7 @@ class RegionBackbone:
             boxes[n, : len(found)] = torch.cat([found / frame, scores[:, None], labels[:, None]], 1)
         return {"regions": regions, "boxes": boxes}
 
-    def _best(
-        self, maps: Mapping[str, Tensor], proposals: Tensor, padded: torch.Size
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _best(self, maps: Mapping[str, Tensor], proposals: Tensor, padded: torch.Size) -> Iterator[Tensor]:
         """One frame's feature maps and proposals (P, 4) -> features (K, 1024), boxes (K, 4), scores (K,), labels (K,)."""
         heads = cast(Any, self.net).roi_heads
         # From this size it derives, at its first call and for ever, how coarse the maps are: the filled-up one is exact.
@@ -83,9 +79,8 @@ class RegionBackbone:
         logits, _ = heads.box_predictor(features)
         scores, labels = logits.float().softmax(1)[:, 1:].max(1)
         rank = _ranked(scores, proposals)
-        features, proposals, scores, labels = features[rank], proposals[rank], scores[rank], labels[rank] + 1
-        best = _distinct(proposals, scores, labels)[:REGIONS]
-        return features[best], proposals[best], scores[best], labels[best]
+        best = rank[_distinct(proposals[rank], scores[rank], labels[rank] + 1)[:REGIONS]]
+        return (x[best] for x in (features, proposals, scores, labels + 1))
 
 
 def load(name: str, weights: Path | None, seed: int) -> Backbone:
@@ -103,9 +98,8 @@ def load(name: str, weights: Path | None, seed: int) -> Backbone:
 
 
 def _net(classes: int) -> FasterRCNN:
-    return fasterrcnn_resnet50_fpn_v2(
-        weights=None, weights_backbone=None, num_classes=classes, rpn_post_nms_top_n_test=PROPOSALS
-    )
+    options: dict[str, Any] = {"weights_backbone": None, "rpn_post_nms_top_n_test": PROPOSALS}
+    return fasterrcnn_resnet50_fpn_v2(weights=None, num_classes=classes, **options)
 
 
 def _ranked(scores: Tensor, boxes: Tensor) -> Tensor:

@@ -35,9 +35,8 @@ class Block(nn.Module):
         self.bn3 = nn.BatchNorm3d(2 * width)
         self.downsample: nn.Sequential | None = None
         if stride > 1 or channels != 2 * width:
-            self.downsample = nn.Sequential(
-                nn.Conv3d(channels, 2 * width, 1, stride, bias=False), nn.BatchNorm3d(2 * width)
-            )
+            fit = nn.Conv3d(channels, 2 * width, 1, stride, bias=False)
+            self.downsample = nn.Sequential(fit, nn.BatchNorm3d(2 * width))
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, T, H, W) -> (N, 2 * width, T / stride, H / stride, W / stride), rounded up."""
@@ -59,11 +58,8 @@ class ResNeXt3d(nn.Module):
         self.layer3 = _stage(2 * WIDTHS[1], WIDTHS[2], DEPTHS[2], stride=2)
         self.layer4 = _stage(2 * WIDTHS[2], WIDTHS[3], DEPTHS[3], stride=2)
         self.fc = nn.Linear(2 * WIDTHS[3], CLASSES)
-        self._spread()
-
-    def _spread(self) -> None:
-        """Random weights under which features stay near one, as half precision wants: the stem takes in levels up to
-        255, and each of 33 blocks adds a little to what passes by."""
+        # Random weights under which features stay near one, as half precision wants: the stem takes in levels up to 255,
+        # and each of 33 blocks adds a little to what passes by.
         for module in self.modules():
             if isinstance(module, nn.Conv3d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -74,8 +70,7 @@ class ResNeXt3d(nn.Module):
     def forward(self, clips: Tensor) -> tuple[Tensor, Tensor]:
         x = self.maxpool(self.bn1(self.conv1(clips)).relu_())
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        # Over whatever is left: 1x4x4 of 16 or of 8 frames, more of longer clips.
-        pooled = x.mean((2, 3, 4))
+        pooled = x.mean((2, 3, 4))  # over whatever is left: 1x4x4 of 16 or of 8 frames, more of longer clips
         return pooled, self.fc(pooled)
 
 

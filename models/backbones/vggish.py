@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain, pairwise
 from pathlib import Path
 
 import torch
@@ -31,12 +32,9 @@ class VGGish(nn.Module):
                 before = channels
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        flat = before * (PATCH[0] // 16) * (PATCH[1] // 16)
-        self.embeddings = nn.Sequential(
-            *(nn.Linear(flat, 4096), nn.ReLU(inplace=True)),
-            *(nn.Linear(4096, 4096), nn.ReLU(inplace=True)),
-            *(nn.Linear(4096, EMBEDDING), nn.ReLU(inplace=True)),
-        )
+        sizes = (before * (PATCH[0] // 16) * (PATCH[1] // 16), 4096, 4096, EMBEDDING)
+        linear = ((nn.Linear(size, after), nn.ReLU(inplace=True)) for size, after in pairwise(sizes))
+        self.embeddings = nn.Sequential(*chain(*linear))
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 # Random weights that let the sound through all nine layers; torch's own make it fade.
@@ -50,8 +48,7 @@ class VGGish(nn.Module):
 
 
 class SoundBackbone:
-    """A feature for each 0.96 s: the embedding after its last ReLU. The PCA and the 8-bit rounding with which AudioSet's
-    own files were made are not applied."""
+    """A feature for each 0.96 s: the embedding after its last ReLU, without the PCA and 8-bit rounding of AudioSet's files."""
 
     preprocessing: Preprocessing | None = None
     clip: int | None = None

@@ -15,10 +15,6 @@ from torch import Tensor, nn
 
 Net = TypeVar("Net", bound=nn.Module)
 
-# Where training scripts put the state dict among other things, and what they put before every name.
-_WRAPPERS = ("state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.")
-
 # Torch's safe reader meets a damaged or malicious file with any of these.
 _UNREADABLE = (UnpicklingError, SafetensorError, OSError, EOFError, RuntimeError, LookupError, ValueError, TypeError)
 
@@ -40,27 +36,19 @@ def read_state(path: Path, name: str) -> dict[str, Tensor]:
         raise WeightsUnavailable(f"no weights of '{name}' at {path}; give the path of a .safetensors or .pth file")
     found: Any
     try:
-        if path.suffix.lower() == ".safetensors":
-            found = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+        safe = path.suffix.lower() == ".safetensors"
+        found = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
-        raise WeightsUnavailable(
-            f"the file {path} holds no plain weights of '{name}' ({first_line(error)}): it is damaged, or more than "
-            "tensors is pickled in it; save the net's state dict alone, best as .safetensors"
-        ) from error
-    for wrapper in _WRAPPERS:
+        why = f"the file {path} holds no plain weights of '{name}' ({first_line(error)})"
+        advice = "it is damaged, or more than tensors is pickled in it; save the net's state dict alone, best as .safetensors"
+        raise WeightsUnavailable(f"{why}: {advice}") from error
+    for wrapper in ("state_dict", "model"):  # where training scripts put the state dict among other things
         if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
             found = found[wrapper]
     if not isinstance(found, dict):
         return {}
-    return {_bare(str(key)): value for key, value in found.items() if isinstance(value, Tensor)}
-
-
-def _bare(key: str) -> str:
-    for prefix in _PREFIXES:
-        key = key.removeprefix(prefix)
-    return key
+    tensors = {str(key): value for key, value in found.items() if isinstance(value, Tensor)}
+    return {key.removeprefix("module.").removeprefix("_orig_mod."): value for key, value in tensors.items()}
 
 
 def fill(net: nn.Module, state: Mapping[str, Tensor], name: str, path: Path) -> None:
@@ -69,10 +57,8 @@ def fill(net: nn.Module, state: Mapping[str, Tensor], name: str, path: Path) -> 
     wanted = {key: t for key, t in net.state_dict().items() if not key.endswith(".num_batches_tracked")}
     wrong = sorted(key for key, t in wanted.items() if getattr(state.get(key), "shape", None) != t.shape)
     if wrong:
-        raise WeightsUnavailable(
-            f"the file {path} does not fit '{name}': {len(wrong)} of {len(wanted)} weights are missing or of another "
-            f"shape, such as {wrong[0]}; give weights of this very net"
-        )
+        why = f"{len(wrong)} of {len(wanted)} weights are missing or of another shape, such as {wrong[0]}"
+        raise WeightsUnavailable(f"the file {path} does not fit '{name}': {why}; give weights of this very net")
     net.load_state_dict({key: state[key] for key in wanted}, strict=False)
 
 

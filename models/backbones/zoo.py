@@ -28,8 +28,6 @@ BACKBONES = {
 
 PREFIXES = {"timm:": "image", "tv:": "motion"}
 """what opens any other net of timm or any other video net of torchvision -> its module"""
-
-
 SIZED = "region"
 """the module whose nets can be asked for at another size of frame, as in fasterrcnn_resnet50_fpn_v2@320"""
 
@@ -88,12 +86,9 @@ def _names_behind(prefix: str) -> frozenset[str]:
 
 def _unknown(name: str) -> str:
     plain = name.partition(":")[2] if name.startswith(tuple(PREFIXES)) else name
-    known = {n: n for n in BACKBONES} | {
-        n: canonical(f"{prefix}{n}") for prefix in PREFIXES for n in sorted(_names_behind(prefix))
-    }
-    similar = dict.fromkeys(known[n] for n in difflib.get_close_matches(plain, list(known), n=5))
-    return (
-        f"there is no backbone '{name}'"
-        + (f"; similar: {', '.join(similar)}" if similar else "")
-        + f"; known: {', '.join(BACKBONES)}, timm:<any net of timm>, tv:<any video net of torchvision>"
-    )
+    known = {n: n for n in BACKBONES}
+    known |= {n: canonical(f"{prefix}{n}") for prefix in PREFIXES for n in sorted(_names_behind(prefix))}
+    near = dict.fromkeys(known[n] for n in difflib.get_close_matches(plain, list(known), n=5))
+    similar = f"; similar: {', '.join(near)}" if near else ""
+    every = f"{', '.join(BACKBONES)}, timm:<any net of timm>, tv:<any video net of torchvision>"
+    return f"there is no backbone '{name}'{similar}; known: {every}"

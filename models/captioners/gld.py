@@ -1,6 +1,5 @@
-"""GLD's two captioners: Show-Tell (ST) reads a video as one vector, Top-Down (TDA) attends to its grid cells or frames.
-
-Rows may be frames (B, T, D) or the cells of a grid in each frame (B, T, S, D); an image is a video of one frame."""
+"""GLD's captioners: Show-Tell (ST) reads a video as one vector, Top-Down (TDA) attends to its rows, which may be frames (B, T, D)
+or the cells of a grid in each frame (B, T, S, D). An image is a video of one frame."""
 
 from __future__ import annotations
 
@@ -13,11 +12,9 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.layers.attention import AdditiveAttention
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
-from models.layers.recurrent import lstm_step, open_forget_gate
+from models.layers.recurrent import Unrolling, lstm_step, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder, as_rows, pooled
-from models.layers.unrolling import Unrolling
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import Memory, State
 
@@ -87,8 +84,7 @@ class GridEncoder(nn.Module):
 
 
 class ShowTellDecoder(nn.Module):
-    """An LSTM whose first input, before BOS, is the memory's summary; then come the words. The next word is predicted
-    from its hidden state."""
+    """An LSTM whose first input is the memory's summary, then BOS and the words; its hidden state predicts the next word."""
 
     def __init__(self, vocabulary_size: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
@@ -178,10 +174,7 @@ def build_show_tell(options: ShowTellOptions, feature_sizes: dict[str, int], voc
     return Captioner(encoder, ShowTellDecoder(vocabulary_size, options.embedding, options.hidden, options.dropout))
 
 
-def build_top_down(options: TopDownOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = GridEncoder(sizes, options.hidden, options.join, options.dropout)
-    decoder = TopDownDecoder(
-        vocabulary_size, options.hidden, options.embedding, options.hidden, options.attention, options.dropout
-    )
+def build_top_down(o: TopDownOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
+    encoder = GridEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
+    decoder = TopDownDecoder(vocabulary_size, o.hidden, o.embedding, o.hidden, o.attention, o.dropout)
     return Captioner(encoder, decoder)

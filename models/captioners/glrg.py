@@ -10,10 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
 from models.layers.recurrent import open_forget_gate
 from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import BOS, Memory, State
 
@@ -71,11 +70,9 @@ class GlobalLocalEncoder(nn.Module):
 
 
 class FedLstmDecoder(nn.Module):
-    """One LSTM layer without attention, fed with the memory's summary (eq. 5 to 7); words are predicted from its hidden
-    state.
+    """One LSTM layer without attention, fed with the memory's summary (eq. 5 to 7); its hidden state predicts the words.
 
-    `feed` "first": the summary is the first input, in place of BOS (eq. 6). "every": it is concatenated to every word,
-    BOS included."""
+    `feed` "first": the summary is the first input, in place of BOS (eq. 6). "every": it is beside every word, BOS included."""
 
     def __init__(self, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float, feed: Feed):
         super().__init__()
@@ -115,10 +112,7 @@ class FedLstmDecoder(nn.Module):
         return hidden, (last.squeeze(0), cell.squeeze(0))
 
 
-def build_glrg(options: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = GlobalLocalEncoder(sizes, options.projection, options.fusion, options.dropout)
-    decoder = FedLstmDecoder(
-        vocabulary_size, encoder.fused, options.embedding, options.hidden, options.dropout, options.feed
-    )
+def build_glrg(o: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
+    encoder = GlobalLocalEncoder(wanted_sizes(o.features, feature_sizes), o.projection, o.fusion, o.dropout)
+    decoder = FedLstmDecoder(vocabulary_size, encoder.fused, o.embedding, o.hidden, o.dropout, o.feed)
     return Captioner(encoder, decoder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -11,19 +11,17 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.layers.attention import AdditiveAttention, Attention, MeanContext
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
-from models.layers.recurrent import lstm_step, one_weight_gradient, open_forget_gate
+from models.layers.recurrent import Unrolling, lstm_step, one_weight_gradient, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder
-from models.layers.unrolling import Unrolling
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import Memory, State, TeacherForcedStates
 
 
-class SaLstmOptions(Options):
-    """SA-LSTM: an LSTM with soft attention over time, the base of RecNet."""
+class RecurrentOptions(Options):
+    """What the bases of RecNet have in common."""
 
-    kind: Literal["sa_lstm"] = "sa_lstm"
+    kind: str
     """Which captioner."""
     features: tuple[str, ...] = Field(min_length=1)
     """Names of the features it reads."""
@@ -32,26 +30,25 @@ class SaLstmOptions(Options):
     embedding: int = Field(300, ge=1)
     """Size of a word's vector."""
     hidden: int = Field(512, ge=1)
-    """Size of the LSTM and of a projected feature row."""
+    """Size of each LSTM and of a projected feature row."""
+
+
+class SaLstmOptions(RecurrentOptions):
+    """SA-LSTM: an LSTM with soft attention over time, the base of RecNet."""
+
+    kind: Literal["sa_lstm"] = "sa_lstm"
+    """Which captioner."""
     attention: int = Field(256, ge=1)
     """Size of the space in which rows and state are compared."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the projected features, words and outputs that is dropped in training."""
 
 
-class MpLstmOptions(Options):
+class MpLstmOptions(RecurrentOptions):
     """MP-LSTM: an LSTM that reads the mean of the rows at every step, without attention."""
 
     kind: Literal["mp_lstm"] = "mp_lstm"
     """Which captioner."""
-    features: tuple[str, ...] = Field(min_length=1)
-    """Names of the features it reads."""
-    join: Join = "depth"
-    """How several features meet: "depth" (sampled at the same instants, row beside row) or "time" (row after row)."""
-    embedding: int = Field(300, ge=1)
-    """Size of a word's vector."""
-    hidden: int = Field(512, ge=1)
-    """Size of the LSTM and of a projected feature row."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the projected features, words and outputs that is dropped in training."""
 
@@ -62,18 +59,16 @@ class LstmDecoder(nn.Module):
     The context is read with the hidden state of the step before (RecNet eq. 4). What depends on the words alone is
     computed for a whole caption at once; only the recurrence runs step by step."""
 
-    def __init__(
-        self, reader: Attention, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float
-    ):
+    def __init__(self, reader: Attention, words: int, memory: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
         self.reader = reader
-        self.embed = word_embedding(vocabulary_size, embedding)
+        self.embed = word_embedding(words, embedding)
         self.gates_from_word = nn.Linear(embedding, 4 * hidden)
         self.gates_from_past = nn.Linear(memory + hidden, 4 * hidden, bias=False)  # of [context, hidden]
         self.start_hidden = nn.Linear(memory, hidden)
         self.start_cell = nn.Linear(memory, hidden)
         self.mix = nn.Linear(hidden + memory + embedding, hidden)
-        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.predict = OutputLayer(hidden, words)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.gates_from_word.bias)
 
@@ -106,10 +101,8 @@ class LstmDecoder(nn.Module):
         attention = None if attention is None else steps.unpack(attention)
         return logits, TeacherForcedStates(steps.unpack(hidden), attention)
 
-    def _unroll(
-        self, tokens: Tensor, memory: Memory, valid: Tensor | None
-    ) -> tuple[Tensor, Unrolling, Tensor, Tensor | None]:
-        """The logits; packed hidden states (P, H) and attention (P, T) of all steps."""
+    def _unroll(self, tokens: Tensor, memory: Memory, valid: Tensor | None) -> tuple[Tensor, Unrolling, Tensor, Any]:
+        """The logits; packed hidden states (P, H) and attention (P, T), or None, of all steps."""
         inputs = tokens[:, :-1]
         steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
         words = steps.pack(self.dropout(self.embed(inputs)))
@@ -140,17 +133,7 @@ class LstmDecoder(nn.Module):
         return self.predict(self.dropout(mixed))
 
 
-def build_sa_lstm(options: SaLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = TemporalEncoder(sizes, options.hidden, options.join, options.dropout)
-    reader = AdditiveAttention(options.hidden, options.hidden, options.attention)
-    decoder = LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout)
-    return Captioner(encoder, decoder)
-
-
-def build_mp_lstm(options: MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = TemporalEncoder(sizes, options.hidden, options.join, options.dropout)
-    reader = MeanContext()
-    decoder = LstmDecoder(reader, vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout)
-    return Captioner(encoder, decoder)
+def build_lstm(o: SaLstmOptions | MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
+    encoder = TemporalEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
+    reader = AdditiveAttention(o.hidden, o.hidden, o.attention) if isinstance(o, SaLstmOptions) else MeanContext()
+    return Captioner(encoder, LstmDecoder(reader, vocabulary_size, o.hidden, o.embedding, o.hidden, o.dropout))

@@ -1,6 +1,4 @@
-"""S2VT (sequence to sequence, video to text): two stacked LSTMs read the frames, then generate the caption.
-
-A base of RecNet."""
+"""S2VT (sequence to sequence, video to text): two stacked LSTMs read the frames, then generate the caption. A base of RecNet."""
 
 from __future__ import annotations
 
@@ -12,29 +10,20 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
+from models.captioners.lstm import RecurrentOptions
 from models.layers.recurrent import open_forget_gate
-from models.layers.temporal_encoder import Join, TemporalEncoder
-from models.options import Options
+from models.layers.temporal_encoder import TemporalEncoder
+from models.layers.words import OutputLayer, word_embedding
 from models.types import Memory, State, TeacherForcedStates
 
 _STATE = ("hidden_1", "cell_1", "hidden_2", "cell_2")
 
 
-class S2vtOptions(Options):
+class S2vtOptions(RecurrentOptions):
     """S2VT: two stacked LSTMs that read the rows of a video one by one and then generate its caption."""
 
     kind: Literal["s2vt"] = "s2vt"
     """Which captioner."""
-    features: tuple[str, ...] = Field(min_length=1)
-    """Names of the features it reads."""
-    join: Join = "depth"
-    """How several features meet: "depth" (sampled at the same instants, row beside row) or "time" (row after row)."""
-    embedding: int = Field(300, ge=1)
-    """Size of a word's vector."""
-    hidden: int = Field(512, ge=1)
-    """Size of both LSTMs and of a projected feature row."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the projected features, words and outputs that is dropped in training."""
 
@@ -100,8 +89,6 @@ def _packed(memory: Memory) -> PackedSequence:
     return pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
 
 
-def build_s2vt(options: S2vtOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    sizes = wanted_sizes(options.features, feature_sizes)
-    encoder = TemporalEncoder(sizes, options.hidden, options.join, options.dropout)
-    decoder = S2vtDecoder(vocabulary_size, options.hidden, options.embedding, options.hidden, options.dropout)
-    return Captioner(encoder, decoder)
+def build_s2vt(o: S2vtOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
+    encoder = TemporalEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
+    return Captioner(encoder, S2vtDecoder(vocabulary_size, o.hidden, o.embedding, o.hidden, o.dropout))

@@ -14,8 +14,8 @@ from torch import Tensor
 from models.captioner import Captioner
 from models.decoding.greedy_and_sampling import greedy
 from models.decoding.logits_processing import LogitsProcessor
+from models.layers.recurrent import worth_dropping_rows
 from models.layers.top_k import stable_top_k
-from models.layers.unrolling import worth_dropping_rows
 from models.options import Options
 from models.types import BOS, EOS, PAD, Decoded
 
@@ -54,11 +54,11 @@ def search(
     """features name -> (B, T, D), masks name -> (B, T) -> the n_best captions of each video.
 
     prefix: words that captions begin with, (P,) for all videos or (B, P) filled with PAD. Without `attention` none is kept."""
-    how = options.max_length, options.allow_unk, options.block_trigrams
-    if options.width == 1:
-        return greedy(captioner, features, masks, *how, prefix, attention)
-    width, penalty, n_best = options.width, options.length_penalty, options.n_best
-    return beam(captioner, features, masks, how[0], width, penalty, n_best, *how[1:], prefix, attention)
+    o = options
+    rules = o.allow_unk, o.block_trigrams, prefix, attention
+    if o.width == 1:
+        return greedy(captioner, features, masks, o.max_length, *rules)
+    return beam(captioner, features, masks, o.max_length, o.width, o.length_penalty, o.n_best, *rules)
 
 
 @torch.no_grad()

@@ -1,13 +1,12 @@
-"""An ensemble of captioners: at each step the mean of their probabilities (GLD, Table II).
-
-An ensemble is a captioner itself, so decoding and losses take it. Its members share a vocabulary; each reads the
-features it was trained on, by name, from one batch."""
+"""An ensemble of captioners, itself a captioner: at each step the mean of their probabilities (GLD, Table II). Its members share
+a vocabulary; each reads the features it was trained on, by name, from one batch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +33,7 @@ class _Encoders(nn.Module):
         self.members = members
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        memories = [member.encode(features, masks) for member in _captioners(self.members)]
-        return _packed(memories)
+        return _packed([member.encode(features, masks) for member in _captioners(self.members)])
 
 
 class _Decoders(nn.Module):
@@ -52,20 +50,15 @@ class _Decoders(nn.Module):
     def start(self, memory: Memory) -> State:
         states = [member.decoder.start(own) for member, own in self._each(memory)]
         self._sizes = [len(state) for state in states]
-        return tuple(x for state in states for x in state)
+        return tuple(chain(*states))
 
     def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> log of the mean probabilities (N, V), new state, attention of the first."""
-        logits: list[Tensor] = []
-        new_state: list[Tensor] = []
-        attention: list[Tensor | None] = []
-        rest = iter(state)
+        rest, outputs = iter(state), []
         for (member, own), size in zip(self._each(memory), self._sizes, strict=True):
-            member_logits, new, weights = member.decoder.step(token, tuple(next(rest) for _ in range(size)), own)
-            logits.append(member_logits)
-            new_state.extend(new)
-            attention.append(weights)
-        return mean_log_probs(logits), tuple(new_state), attention[0]
+            outputs.append(member.decoder.step(token, tuple(islice(rest, size)), own))
+        logits, states, attention = zip(*outputs, strict=True)
+        return mean_log_probs(logits), tuple(chain(*states)), attention[0]
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         """As `Decoder.teacher_forced`: the log of the mean probabilities."""
@@ -80,10 +73,8 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     """M members' logits (..., V) -> the logarithm of the mean of their probabilities (..., V)."""
     sizes = [x.shape[-1] for x in logits]
     if len(set(sizes)) > 1:
-        raise ValueError(
-            f"the captioners of an ensemble must share a vocabulary, these have {', '.join(map(str, sizes))} words; "
-            "take those that were trained on the same text"
-        )
+        have = f"these have {', '.join(map(str, sizes))} words; take those that were trained on the same text"
+        raise ValueError(f"the captioners of an ensemble must share a vocabulary, {have}")
     own = torch.stack([torch.log_softmax(x.float(), dim=-1) for x in logits])
     return torch.logsumexp(own, dim=0) - math.log(len(logits))
 

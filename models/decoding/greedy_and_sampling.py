@@ -1,6 +1,4 @@
-"""Greedy decoding and sampling: independent captions, batched over videos.
-
-For captions, scores and dropout see `models.decoding.beam_search`."""
+"""Greedy decoding and sampling, batched over videos. For captions, scores and dropout see `models.decoding.beam_search`."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from models.captioner import Captioner
 from models.decoding.logits_processing import LogitsProcessor, sample_token
-from models.layers.unrolling import worth_dropping_rows
+from models.layers.recurrent import worth_dropping_rows
 from models.types import BOS, EOS, PAD, Decoded, Memory
 
 

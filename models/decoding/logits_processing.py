@@ -1,10 +1,9 @@
-"""From logits to the next token: which tokens are allowed at a step, and sampling one of them.
-
-Every row is processed on its own: its result does not depend on the other rows of the batch."""
+"""From logits to the next token, row by row: which tokens are allowed at a step, and sampling one of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -24,12 +23,10 @@ class LogitsProcessor:
     prefix: Tensor | None = None
 
     @classmethod
-    def of(
-        cls, memory: Memory, max_length: int, allow_unk: bool, block_trigrams: bool, prefix: Tensor | None
-    ) -> LogitsProcessor:
+    def of(cls, memory: Memory, max_length: int, unk: bool, block_trigrams: bool, prefix: Tensor | None) -> Self:
         """For the videos of a memory; prefix: (P,) of all captions, or (B, P), one for each video."""
         prefix = check_prefix(prefix, len(memory.mask), max_length, memory.mask.device)
-        return cls(max_length, allow_unk, block_trigrams, prefix)
+        return cls(max_length, unk, block_trigrams, prefix)
 
     def log_probs(self, logits: Tensor, tokens: Tensor, video_index: Tensor) -> Tensor:
         """logits (N, V), tokens (N, t) so far, video_index (N,) of each row -> the captioner's own log-probabilities
@@ -54,9 +51,8 @@ def check_prefix(prefix: Tensor | None, videos: int, max_length: int, device: to
         return None
     rows = prefix.to(device).expand(videos, -1)
     if rows.shape[1] > max_length:
-        raise ValueError(
-            f"a prefix of {rows.shape[1]} words does not fit into captions of at most {max_length}; raise max_length"
-        )
+        words = f"a prefix of {rows.shape[1]} words"
+        raise ValueError(f"{words} does not fit into captions of at most {max_length}; raise max_length")
     after_a_gap = ((rows == PAD).cumsum(1) > 0) & (rows != PAD)
     if bool(((rows == BOS) | (rows == EOS) | after_a_gap).any()):
         raise ValueError("a prefix holds words alone, without BOS or EOS, and PAD only behind them")

@@ -19,8 +19,7 @@ Own = Literal["argmax", "sample"]
 
 
 class ScheduledSampling(Options):
-    """The probability of the true word as input, epoch by epoch. GL-RG raises it to 1 and then lowers it again:
-    points [[0, 0.75], [10, 1.0], [29, 0.75]]."""
+    """The probability of the true word as input, epoch by epoch. GL-RG's points are [[0, 0.75], [10, 1.0], [29, 0.75]]."""
 
     points: tuple[tuple[int, float], ...] = Field(((0, 1.0),), min_length=1)
     """Pairs of an epoch (from 0) and the probability of the true word; straight lines between them, flat outside."""
@@ -31,9 +30,8 @@ class ScheduledSampling(Options):
     @classmethod
     def _in_order(cls, points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
         if points[0][0] < 0 or any(after[0] <= before[0] for before, after in pairwise(points)):
-            raise ValueError(
-                f"the epochs {[epoch for epoch, _ in points]} must rise from 0 or later: put them in order"
-            )
+            epochs = [epoch for epoch, _ in points]
+            raise ValueError(f"the epochs {epochs} must rise from 0 or later: put them in order")
         if wrong := [truth for _, truth in points if not 0 <= truth <= 1]:
             raise ValueError(f"{wrong} are no probabilities: the true word is fed with one from 0 to 1")
         return points
@@ -60,10 +58,8 @@ def mix_tokens(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, o
         logits, state, _ = decoder.step(mixed[:, t - 1], state, memory)
         logits = logits.float()
         logits[:, [PAD, BOS]] = -torch.inf  # no search ever produces them, so the decoder need not learn to follow them
-        if own == "argmax":
-            prediction = logits.argmax(-1)
-        else:
-            prediction = torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1)
+        drawn = own == "sample"
+        prediction = torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1) if drawn else logits.argmax(-1)
         mixed[:, t] = torch.where(stays[:, t], tokens[:, t], prediction)
     # Autocast caches the weights that it cast here, without gradients: the teacher-forced pass must cast its own.
     torch.clear_autocast_cache()

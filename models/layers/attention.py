@@ -32,9 +32,9 @@ class AttentionSoftmax(nn.Module):
 def dropping_smallest_weights(model: nn.Module, share: float) -> Iterator[None]:
     """Inside, every attention of `model` drops that share of its weights, the smallest first."""
     softmaxes = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
+    for softmax in softmaxes:
+        softmax.drop_share = share
     try:
-        for softmax in softmaxes:
-            softmax.drop_share = share
         yield
     finally:
         for softmax in softmaxes:

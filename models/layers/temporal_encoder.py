@@ -17,10 +17,8 @@ def check_present(names: Sequence[str], features: Mapping[str, Tensor], masks: M
     """ValueError if a batch lacks one of the features that an encoder reads."""
     missing = [name for name in names if name not in features or name not in masks]
     if missing:
-        raise ValueError(
-            f"the encoder reads {', '.join(names)} but the batch has no {', '.join(missing)}; "
-            f"it has {', '.join(sorted(features)) or 'nothing'}"
-        )
+        has = f"no {', '.join(missing)}; it has {', '.join(sorted(features)) or 'nothing'}"
+        raise ValueError(f"the encoder reads {', '.join(names)} but the batch has {has}")
 
 
 def zero_invalid(rows: Tensor, mask: Tensor) -> Tensor:
@@ -58,8 +56,7 @@ class TemporalEncoder(nn.Module):
 
     def __init__(self, sizes: Mapping[str, int], hidden: int, join: Join, dropout: float):
         super().__init__()
-        self.names = tuple(sizes)
-        self.join = join
+        self.names, self.join = tuple(sizes), join
         self.dropout = nn.Dropout(dropout)
         widths = [sum(sizes.values())] if join == "depth" else list(sizes.values())
         self.project = nn.ModuleList(nn.Linear(width, hidden) for width in widths)
@@ -70,8 +67,7 @@ class TemporalEncoder(nn.Module):
         rows = [zero_invalid(features[name], masks[name]) for name in self.names]
         if self.join == "depth":
             rows, valid = _align(rows, valid, self.names)
-            rows = [torch.cat(rows, dim=2)]
-            valid = [torch.stack(valid).any(0)]
+            rows, valid = [torch.cat(rows, dim=2)], [torch.stack(valid).any(0)]
         tokens = torch.cat([project(x) for project, x in zip(self.project, rows, strict=True)], dim=1)
         mask = torch.cat(valid, dim=1)
         tokens = self.dropout(tokens) * mask.unsqueeze(-1)
@@ -86,10 +82,8 @@ def _align(rows: list[Tensor], masks: list[Tensor], names: Sequence[str]) -> tup
     lengths = {x.shape[1] for x, there in zip(rows, present, strict=True) if there}
     if len(lengths) > 1:
         found = ", ".join(f"{name} {x.shape[1]}" for name, x in zip(names, rows, strict=True))
-        raise ValueError(
-            f"features joined by depth need the same number of rows, here {found}; "
-            "sample them at the same positions or set the captioner's join to 'time'"
-        )
+        advice = "sample them at the same positions or set the captioner's join to 'time'"
+        raise ValueError(f"features joined by depth need the same number of rows, here {found}; {advice}")
     T = lengths.pop() if lengths else 0
     for i, there in enumerate(present):
         if not there:

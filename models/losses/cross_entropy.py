@@ -35,8 +35,7 @@ class CrossEntropy:
 
 
 class DiscriminativeCrossEntropy(CrossEntropy):
-    """(captioner, batch) -> -sum(w log p(token)) / number of valid tokens, with w the weight of the token's caption (GL-RG
-    eq. 8; the weights are the batch's, raw)."""
+    """(captioner, batch) -> -sum(w log p(token)) / valid tokens, with w the batch's raw weight of the caption (GL-RG eq. 8)."""
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         if batch.weights is None:
@@ -47,9 +46,8 @@ class DiscriminativeCrossEntropy(CrossEntropy):
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
         assert batch.tokens is not None  # word_logits has checked it
         if batch.weights.shape != batch.tokens.shape[:1]:
-            raise ValueError(
-                f"{len(batch.tokens)} captions came with weights of shape {tuple(batch.weights.shape)}: one each is wanted"
-            )
+            shape = tuple(batch.weights.shape)
+            raise ValueError(f"{len(batch.tokens)} captions came with weights of shape {shape}: one each is wanted")
         valid = batch.tokens[:, 1:] != PAD
         weights = batch.weights.unsqueeze(1).expand_as(valid)[valid]
         each = nn.functional.cross_entropy(logits, tokens, reduction="none", label_smoothing=self.label_smoothing)

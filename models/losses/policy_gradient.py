@@ -1,10 +1,8 @@
-"""Policy gradient: captions are sampled, and those with more reward than a baseline become likelier (GL-RG eq. 11, GLD
-eq. 12).
+"""Policy gradient: sampled captions with more reward than a baseline become likelier (GL-RG eq. 11, GLD eq. 12).
 
 The policy is the captioner's distribution at `temperature`, over the tokens that sampling allows. Captions are sampled without
-gradients, in one pass for all samples of all videos; a second, teacher-forced pass gives the log-probability of every
-token under the same policy. Tokens that were not chosen have neither reward nor gradient: PAD, and the EOS that closes a
-caption of full length. Such a caption is rewarded as unfinished.
+gradients; a second, teacher-forced pass gives the log-probability of every token under the same policy. Tokens that were not
+chosen have neither reward nor gradient: PAD, and the EOS that closes a caption of full length, which is rewarded as unfinished.
 
 Both passes keep the captioner's mode, so dropout goes on regularising: with few videos the captioner would overfit without it.
 Captions sampled without dropout and trained on with it ("gradient") come from another policy than the one that is trained,
@@ -25,18 +23,9 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner
 from models.decoding.greedy_and_sampling import greedy, sample
-from models.rewards.baselines import (
-    BaselineOptions,
-    GreedyBaseline,
-    SampleBaseline,
-    SecondSampleBaseline,
-    TruthBaseline,
-    against_greedy,
-    against_samples,
-    against_second_sample,
-    against_truth,
-)
-from models.training.modes import eval_mode
+from models.rewards import baselines
+from models.rewards.baselines import BaselineOptions, SampleBaseline, SecondSampleBaseline, TruthBaseline
+from models.training.loop import eval_mode
 from models.types import BOS, EOS, PAD, UNK, Batch, Decoded
 
 Dropout = Literal["gradient", "both", "none"]
@@ -45,8 +34,7 @@ _ROUNDING = 1e-6  # an advantage below this is rounding
 
 
 class Reward(Protocol):
-    """samples (N, T) as w1 .. wn EOS PAD.., video_of (N,) the reward's index of their videos -> the reward of each sample
-    (N,), or of each of its tokens (N, T)."""
+    """samples (N, T) as w1 .. wn EOS PAD.., video_of (N,) the indices of their videos -> rewards (N,), or of tokens (N, T)."""
 
     def __call__(self, samples: Tensor, video_of: Tensor, /) -> Tensor: ...
 
@@ -72,9 +60,7 @@ class PolicyGradient:
     ):
         self.baseline = SampleBaseline() if baseline is None else baseline
         if isinstance(self.baseline, TruthBaseline) and truth is None:
-            raise ValueError(
-                "baseline b1 compares with the videos' own captions: their mean scores are wanted as 'truth'"
-            )
+            raise ValueError("baseline b1 compares with the videos' own captions: give their mean scores as 'truth'")
         self.reward, self.video_indices, self.truth = reward, video_indices, truth
         self.samples, self.max_length, self.temperature, self.dropout = samples, max_length, temperature, dropout
         self.statistics: dict[str, float] = {}
@@ -111,17 +97,17 @@ class PolicyGradient:
     ) -> Tensor:
         """rewards (N,) or (N, L), videos (B,) and video_index (N,) of the samples -> advantages, shaped like the rewards."""
         baseline = self.baseline
-        if isinstance(baseline, GreedyBaseline):
+        if isinstance(baseline, baselines.GreedyBaseline):
             with eval_mode(captioner):
                 best = greedy(captioner, batch.features, batch.masks, self.max_length).tokens[:, 0]
-            return against_greedy(rewards, self.reward(chosen_tokens(best), videos), video_index)
+            return baselines.against_second_sample(rewards, self.reward(chosen_tokens(best), videos)[video_index])
         if isinstance(baseline, TruthBaseline):
             assert self.truth is not None
-            return against_truth(rewards, self.truth.to(rewards)[videos], video_index)
+            return baselines.against_truth(rewards, self.truth.to(rewards)[videos], video_index)
         if isinstance(baseline, SampleBaseline):
-            return against_samples(rewards, video_index, baseline.top, baseline.leave_one_out)
+            return baselines.against_samples(rewards, video_index, baseline.top, baseline.leave_one_out)
         if isinstance(baseline, SecondSampleBaseline):
-            return against_second_sample(rewards, self.reward(second, videos[video_index]))
+            return baselines.against_second_sample(rewards, self.reward(second, videos[video_index]))
         return rewards
 
     def _log_probs(self, captioner: Captioner, batch: Batch, sampled: Decoded) -> Tensor:
@@ -132,17 +118,9 @@ class PolicyGradient:
             return policy_log_probs(captioner, batch, sampled, self.temperature)
 
 
-def chosen(tokens: Tensor) -> Tensor:
-    """Decoded tokens (..., L) -> (..., L) True where the captioner chose the token: not PAD, and not the EOS that closes a
-    caption of full length."""
-    free = tokens != PAD
-    free[..., -1] = False  # the last position is EOS or PAD
-    return free
-
-
 def chosen_tokens(tokens: Tensor) -> Tensor:
-    """Decoded tokens (..., L) -> the same, without the EOS that closes a caption of full length."""
-    return tokens.masked_fill(~chosen(tokens), PAD)
+    """Decoded tokens (..., L) -> the same, without the EOS that closes a caption of full length: it was not chosen."""
+    return nn.functional.pad(tokens[..., :-1], (0, 1), value=PAD)  # the last position is EOS or PAD
 
 
 def sampled_batch(batch: Batch, sampled: Decoded) -> Batch:
@@ -158,27 +136,22 @@ def policy_log_probs(captioner: Captioner, batch: Batch, sampled: Decoded, tempe
     """B videos and chosen tokens (B, K, L) of their captions -> the policy's log-probability of each token, EOS included,
     (R,) in the order of the captions, with gradients. No step is taken beyond the longest caption."""
     longest = int((sampled.tokens != PAD).any(0).any(0).sum())
-    logits, targets = captioner.word_logits(
-        sampled_batch(batch, replace(sampled, tokens=sampled.tokens[..., :longest]))
-    )
+    shortened = replace(sampled, tokens=sampled.tokens[..., :longest])
+    logits, targets = captioner.word_logits(sampled_batch(batch, shortened))
     logits = logits.index_fill(1, torch.tensor(_NOT_ALLOWED, device=logits.device), -torch.inf) / temperature
     return -nn.functional.cross_entropy(logits, targets, reduction="none")
 
 
 def signs_of_collapse(statistics: Mapping[str, float], samples: int) -> list[str]:
-    """Signs in the statistics, of a batch or their means over an epoch, that nothing more is learnt; empty if all is well.
-    samples: captions sampled per video."""
+    """Signs in a batch's statistics, or an epoch's means, that nothing more is learnt. samples: captions sampled per video."""
+    entropy, unique, zero = (statistics[name] for name in ("entropy", "unique", "zero_advantages"))
     signs = []
-    if statistics["entropy"] < 0.05:
-        signs.append(f"the captioner hardly hesitates any more (entropy {statistics['entropy']:.3f} nats per word)")
-    if statistics["unique"] * samples < 0.5:
-        signs.append(
-            f"it says the same of most videos ({100 * statistics['unique']:.1f} % of the samples are different)"
-        )
-    if statistics["zero_advantages"] > 0.95:
-        signs.append(
-            f"{100 * statistics['zero_advantages']:.0f} % of the samples earn just what they are compared with"
-        )
+    if entropy < 0.05:
+        signs.append(f"the captioner hardly hesitates any more (entropy {entropy:.3f} nats per word)")
+    if unique * samples < 0.5:
+        signs.append(f"it says the same of most videos ({100 * unique:.1f} % of the samples are different)")
+    if zero > 0.95:
+        signs.append(f"{100 * zero:.0f} % of the samples earn just what they are compared with")
     return signs
 
 

@@ -26,19 +26,17 @@ class BleuCounts:
     lengths: NDArray[np.int64]
     closest: NDArray[np.int64]
 
-    @property
-    def guesses(self) -> NDArray[np.int64]:
-        """n-grams that each hypothesis has, (N, 4)."""
-        return np.maximum(0, self.lengths[:, None] - np.arange(4))
+    def all(self) -> tuple[NDArray[np.int64], ...]:
+        """correct, the n-grams that each hypothesis has (N, 4), lengths, closest: what `bleu_of_counts` takes."""
+        return self.correct, np.maximum(0, self.lengths[:, None] - np.arange(4)), self.lengths, self.closest
 
     def sentences(self) -> NDArray[np.float64]:
         """BLEU-1 to 4 of each sentence, (N, 4)."""
-        return bleu_of_counts(self.correct, self.guesses, self.lengths, self.closest)
+        return bleu_of_counts(*self.all())
 
     def corpus(self) -> NDArray[np.float64]:
         """BLEU-1 to 4 of all sentences together, (4,): quotients of the sums, not the mean of the sentences'."""
-        sums = (self.correct, self.guesses, self.lengths, self.closest)
-        return bleu_of_counts(*(values.sum(0, keepdims=True) for values in sums))[0]
+        return bleu_of_counts(*(values.sum(0, keepdims=True) for values in self.all()))[0]
 
 
 def count_bleu(

@@ -1,8 +1,7 @@
 """Bootstrap intervals of corpus scores over videos, and paired comparisons of two captioners.
 
-Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR are computed
-from the drawn videos' counts, because they are no means. Metrics that count distinct things (UniCap, words in use) have no
-interval: a drawn set repeats videos, so it always has fewer of them."""
+Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR, no means, come
+from the drawn videos' counts. UniCap and words in use have no interval: a drawn set repeats videos, so it always has fewer."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Difference:
 
 def intervals(scores: CorpusScores, draws: int = DRAWS, seed: int = 0) -> dict[str, tuple[float, float]]:
     """metric -> (low, high): 95 % of the corpus scores of drawn sets lie between them. AvgLen has one too."""
-    drawn = _drawn(scores, draws, seed)
-    return {name: _middle(values) for name, values in drawn.items()}
+    return {name: _middle(values) for name, values in _drawn(scores, draws, seed).items()}
 
 
 def compare(ours: CorpusScores, others: CorpusScores, draws: int = DRAWS, seed: int = 0) -> dict[str, Difference]:
@@ -44,7 +42,7 @@ def compare(ours: CorpusScores, others: CorpusScores, draws: int = DRAWS, seed: 
     if ours.per_video.keys() != others.per_video.keys():
         raise ValueError("two sets of captions can only be compared on the same videos")
     theirs = _drawn(others, draws, seed)  # the same seed draws the same videos
-    value_ours, value_theirs = ours.corpus | _length(ours), others.corpus | _length(others)
+    value_ours, value_theirs = ({**x.corpus, LENGTH: float(x.counts.lengths.mean())} for x in (ours, others))
     found = {}
     for name, values in _drawn(ours, draws, seed).items():
         if name in theirs:
@@ -52,10 +50,6 @@ def compare(ours: CorpusScores, others: CorpusScores, draws: int = DRAWS, seed: 
             against = int((change <= 0).sum() if value > 0 else (change >= 0).sum())
             found[name] = Difference(value, *_middle(change), (against + 1) / (draws + 1))
     return found
-
-
-def _length(scores: CorpusScores) -> dict[str, float]:
-    return {LENGTH: float(scores.counts.lengths.mean())}
 
 
 def _drawn(scores: CorpusScores, draws: int, seed: int) -> dict[str, NDArray[np.float64]]:
@@ -66,9 +60,7 @@ def _drawn(scores: CorpusScores, draws: int, seed: int) -> dict[str, NDArray[np.
 
 def _draws(videos: int, draws: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """How often each video is drawn: blocks of (some draws, videos)."""
-    draw = np.random.default_rng(seed)
-    uniform = np.full(videos, 1 / videos)
-    most = max(1, _ENTRIES // videos)
+    draw, uniform, most = np.random.default_rng(seed), np.full(videos, 1 / videos), max(1, _ENTRIES // videos)
     for start in range(0, draws, most):
         yield draw.multinomial(videos, uniform, min(most, draws - start)).astype(np.float64)
 
@@ -77,10 +69,7 @@ def _scores_of_draws(scores: CorpusScores, weights: NDArray[np.float64]) -> dict
     """(draws, videos) -> metric -> corpus scores (draws,)."""
     counts, videos = scores.counts, weights.shape[1]
     found = {LENGTH: weights @ counts.lengths / videos}
-    bleu = bleu_of_counts(
-        weights @ counts.correct, weights @ counts.guesses, weights @ counts.lengths, weights @ counts.closest
-    )
-    found |= dict(zip(_BLEU, bleu.T, strict=True))
+    found |= dict(zip(_BLEU, bleu_of_counts(*(weights @ x for x in counts.all())).T, strict=True))
     if scores.meteor:
         found["METEOR"] = meteor_of(weights @ summable(scores.meteor.statistics))
     rows = [scores.per_video[video] for video in sorted(scores.per_video)]

@@ -24,10 +24,9 @@ def cider_d(
     An empty hypothesis scores 0, as does one without any reference to compare with."""
     match = index.match(hypotheses, video_of, left_out)
     grams, rows = match.grams, match.rows
-    idf = _known_idf(rows, index.idf)
-    index.frequencies.fill_idf(grams.keys, idf)
+    idf = index.frequencies.idf_of(grams.keys, _known_idf(rows, index.idf))
     return _cider_d(
-        *grams, rows, idf, tfidf_norms(grams, idf), hypotheses.lengths, match.videos, match.left_out,
+        *grams, rows, idf, tfidf_norms(*grams, idf), hypotheses.lengths, match.videos, match.left_out,
         index.references.videos, index.references.sentences.lengths,
         index.postings.starts, index.postings.reference, index.postings.tf, index.norms,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -56,24 +57,20 @@ def score_corpus(hypotheses: Mapping[str, str], references: Mapping[str, Sequenc
     truth = {video_id: references.get(video_id, ()) for video_id in ids}
     bare = [video_id for video_id in ids if not any(map(str.strip, truth[video_id]))]
     if bare:
-        raise ValueError(
-            f"{len(bare)} of {len(ids)} captioned videos have no reference to score against: {', '.join(bare[:5])}"
-        )
+        videos = f"{len(bare)} of {len(ids)} captioned videos"
+        raise ValueError(f"{videos} have no reference to score against: {', '.join(bare[:5])}")
     texts = [hypotheses[video_id] for video_id in ids]
-    index, captions = _indexed(texts, [truth[video_id] for video_id in ids], str.split)
+    index, captions = _indexed(texts, list(truth.values()), str.split)
     rows = np.arange(len(ids))
     bleu, cider = count_bleu(index, captions, rows), cider_d(index, captions, rows)
     # pycocoevalcap's ROUGE-L alone takes a no-break space for a part of a word, such as the tokenizer leaves in "1 1/2".
-    if any("\xa0" in text for video_id in ids for text in (hypotheses[video_id], *truth[video_id])):
-        index, captions = _indexed(texts, [truth[video_id] for video_id in ids], lambda text: text.split(" "))
+    if any("\xa0" in text for text in chain(texts, *truth.values())):
+        index, captions = _indexed(texts, list(truth.values()), lambda text: text.split(" "))
     rouge = rouge_l(index, captions, rows)
-    columns = [*bleu.sentences().T, rouge, cider, cider]
     means = [float(column.mean()) for column in (rouge, cider, cider)]
     corpus = dict(zip(METRICS, [*bleu.corpus().tolist(), *means], strict=True))
-    per_video = {
-        video_id: {name: float(column[row]) for name, column in zip(METRICS, columns, strict=True)}
-        for row, video_id in enumerate(ids)
-    }
+    table = np.column_stack([bleu.sentences(), rouge, cider, cider]).tolist()
+    per_video = {video_id: dict(zip(METRICS, row, strict=True)) for video_id, row in zip(ids, table, strict=True)}
     return CorpusScores(corpus, per_video, bleu)
 
 

@@ -1,6 +1,4 @@
-"""How varied captions are: GLD's UniCap and AvgLen, the words in use, and how many captions repeat a training caption.
-
-Captions must be tokenised already, so that capitals and full stops make no two of one."""
+"""How varied captions (tokenised already) are: GLD's UniCap and AvgLen, the words in use, the copies of training captions."""
 
 from __future__ import annotations
 
@@ -12,14 +10,10 @@ from dataclasses import dataclass
 class Diversity:
     """What can be told of captions without looking at any reference."""
 
-    unique: int
-    """UniCap: how many different captions there are"""
-    length: float
-    """AvgLen: words per caption, on average; an empty caption has none"""
-    words: int
-    """how many different words are used"""
-    copied: float | None
-    """share of captions that are, word by word, captions of the training split; None if that is not known"""
+    unique: int  # UniCap: how many different captions there are
+    length: float  # AvgLen: words per caption, on average; an empty caption has none
+    words: int  # how many different words are used
+    copied: float | None  # share of captions that are captions of the training split; None if that is not known
 
     def named(self) -> dict[str, float]:
         """The figures that are known, by the names they are reported under."""
@@ -37,9 +31,5 @@ def diversity(captions: Collection[str], training: Collection[str] | None = None
         wanted = set(cut) - {()}  # an empty caption copies nothing
         seen = wanted.intersection(tuple(text.split()) for text in training)
         copied = sum(words in seen for words in cut) / len(cut)
-    return Diversity(
-        unique=len(set(cut)),
-        length=sum(map(len, cut)) / len(cut),
-        words=len({word for words in cut for word in words}),
-        copied=copied,
-    )
+    different = {word for words in cut for word in words}
+    return Diversity(len(set(cut)), sum(map(len, cut)) / len(cut), len(different), copied)

@@ -35,13 +35,8 @@ def profile(sentences: Sentences) -> Profile:
 
 @kernel
 def _profile(tokens, starts):
-    total = 0
-    for i in range(len(starts) - 1):
-        length = starts[i + 1] - starts[i]
-        for n in range(ORDERS):
-            total += max(0, length - n)
-    keys = np.empty(total, np.uint64)
-    tf = np.empty(total, np.int32)
+    most = ORDERS * len(tokens)
+    keys, tf = np.empty(most, np.uint64), np.empty(most, np.int32)
     edges = np.zeros(len(starts), np.int64)
     end = 0
     for i in range(len(starts) - 1):
@@ -95,33 +90,23 @@ class DocumentFrequencies:
             raise ValueError(f"document frequencies must be from 1 to the number of videos, {self.videos}")
 
     @classmethod
-    def count(cls, references: VideoCaptions) -> DocumentFrequencies:
-        return cls.of_profile(profile(references.sentences), references.videos)
-
-    @classmethod
-    def of_profile(cls, grams: Profile, videos: NDArray[np.int64]) -> DocumentFrequencies:
-        """From n-grams of sentences that are counted already; videos (V + 1,) as in VideoCaptions."""
-        keys = _distinct_in_videos(grams.keys, grams.starts[videos])
-        keys.sort()
-        firsts = np.flatnonzero(np.concatenate(([len(keys) > 0], keys[1:] != keys[:-1]))[: len(keys)])
-        counts = np.diff(np.append(firsts, len(keys))).astype(np.int32)
-        return cls(keys[firsts], counts, len(videos) - 1)
+    def count(cls, references: VideoCaptions, grams: Profile | None = None) -> DocumentFrequencies:
+        """grams: the n-grams of the references, if they are counted already."""
+        grams = profile(references.sentences) if grams is None else grams
+        keys, counts = np.unique(_distinct_in_videos(grams.keys, grams.starts[references.videos]), return_counts=True)
+        return cls(keys, counts.astype(np.int32), len(references))
 
     @cached_property
     def idf(self) -> NDArray[np.float64]:
         """ln(videos) - ln(max(1, df)) of each n-gram, (K,)."""
         return np.log(float(self.videos)) - np.log(np.maximum(1.0, self.counts))
 
-    def idf_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """The idf of any n-grams, (E,) -> (E,); one that no video has counts as if one had."""
-        idf = np.full(len(keys), np.nan)
-        self.fill_idf(keys, idf)
+    def idf_of(self, keys: NDArray[np.uint64], idf: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """The idf of any n-grams, (E,) -> (E,); one that no video has counts as if one had. Where some are known already, only
+        the others (NaN in `idf`) are looked up, in place."""
+        idf = np.full(len(keys), np.nan) if idf is None else idf
+        _find(keys, idf, *self._table, np.log(float(self.videos)))
         return idf
-
-    def fill_idf(self, keys: NDArray[np.uint64], idf: NDArray[np.float64]) -> None:
-        """Look up those whose idf (E,) is not known yet (NaN), in place."""
-        table, weights, shift = self._table
-        _find(keys, idf, table, weights, shift, np.log(float(self.videos)))
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.float64], np.uint64]:

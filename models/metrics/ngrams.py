@@ -20,31 +20,24 @@ ORDER_EDGES = np.array([1 << 16, 1 << 32, 1 << 48], np.uint64)  # a key below ed
 
 
 class Postings(NamedTuple):
-    """N-grams of video v: rows keys_of[v]:keys_of[v + 1]; of row k: postings starts[k]:starts[k + 1]."""
+    """N-grams of video v: rows keys_of[v]:keys_of[v + 1] of keys (K,), rising within a video; of row k: postings
+    starts[k]:starts[k + 1], each the number of a reference within its video (P,) and how often it has the n-gram, tf (P,)."""
 
     keys_of: NDArray[np.int64]
-    """(V + 1,)"""
     keys: NDArray[np.uint64]
-    """(K,), rising within a video"""
     starts: NDArray[np.int64]
-    """(K + 1,)"""
     reference: NDArray[np.int32]
-    """(P,) the number of the reference within its video"""
     tf: NDArray[np.int32]
-    """(P,) how often it has the n-gram"""
 
 
 class Match(NamedTuple):
-    """The n-grams of hypotheses found in the references of their videos."""
+    """The n-grams of N hypotheses found in the references of their videos (N,): rows (E,) of the postings, -1 if no reference
+    of the video has it; left_out (N,) the number within its video of a reference that does not count, -1 for none."""
 
     grams: Profile
-    """of the hypotheses"""
     rows: NDArray[np.int64]
-    """(E,) the row of the postings for each n-gram, -1 if no reference of the video has it"""
     videos: NDArray[np.int64]
-    """(N,) the video of each hypothesis"""
     left_out: NDArray[np.int64]
-    """(N,) the number within its video of a reference that does not count, -1 for none"""
 
 
 @dataclass(frozen=True)
@@ -67,10 +60,9 @@ class NgramIndex:
         if not isinstance(references, VideoCaptions):
             references = VideoCaptions.from_lists(references)
         grams = profile(references.sentences)
-        if frequencies is None:
-            frequencies = DocumentFrequencies.of_profile(grams, references.videos)
+        frequencies = frequencies or DocumentFrequencies.count(references, grams)
         postings = Postings(*_post(*grams, references.videos))
-        norms = tfidf_norms(grams, frequencies.idf_of(grams.keys))
+        norms = tfidf_norms(*grams, frequencies.idf_of(grams.keys))
         return cls(references, frequencies, postings, frequencies.idf_of(postings.keys), norms)
 
     def match(self, hypotheses: Sentences, video_of: ArrayLike, left_out: ArrayLike | None = None) -> Match:
@@ -88,20 +80,14 @@ class NgramIndex:
         if videos.shape != (len(hypotheses),):
             raise ValueError(f"{len(hypotheses)} hypotheses need as many video numbers, not {videos.shape}")
         if videos.size and (videos.min() < 0 or videos.max() >= len(self.references)):
-            raise ValueError(
-                f"video numbers {videos.min()} to {videos.max()} given, but the index has {len(self.references)} videos"
-            )
+            given = f"video numbers {videos.min()} to {videos.max()} given"
+            raise ValueError(f"{given}, but the index has {len(self.references)} videos")
         if left_out is None:
             return videos, np.full(len(videos), -1, np.int64)
         left = np.ascontiguousarray(left_out, np.int64)
         if left.shape != videos.shape or (left < -1).any() or (left >= self.references.counts[videos]).any():
             raise ValueError("a reference left out must be one of its video's, counted from 0, or -1 for none")
         return videos, left
-
-
-def tfidf_norms(grams: Profile, idf: NDArray[np.float64]) -> NDArray[np.float64]:
-    """N sentences' n-grams, idf (E,) -> Euclidean norms of their tf-idf by order (N, 4)."""
-    return _norms(*grams, idf)
 
 
 @kernel
@@ -147,7 +133,8 @@ def _find_rows(keys, starts, video_of, keys_of, index_keys):
 
 
 @kernel
-def _norms(keys, tf, starts, idf):
+def tfidf_norms(keys, tf, starts, idf):
+    """N sentences' n-grams (a Profile), idf (E,) -> Euclidean norms of their tf-idf by order (N, 4)."""
     norms = np.zeros((len(starts) - 1, ORDERS))
     for i in range(len(starts) - 1):
         order = 0

@@ -1,7 +1,5 @@
-"""Captions as token ids, end to end in one array: what the score kernels read.
-
-Ids are whatever the caller counts as words. Whether an end-of-sentence id belongs to a caption is the caller's convention: it
-must be the same for hypotheses, references and document frequencies."""
+"""Captions as token ids, end to end in one array: what the score kernels read. Whether an end-of-sentence id belongs to a caption
+is the caller's convention: it must be the same for hypotheses, references and document frequencies."""
 
 from __future__ import annotations
 
@@ -96,6 +94,4 @@ class VideoCaptions:
 
 
 def _edges(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    edges = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=edges[1:])
-    return edges
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

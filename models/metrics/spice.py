@@ -1,8 +1,7 @@
 """SPICE by the jar inside pycocoevalcap, with the CoreNLP 3.6.0 jars of a folder that the user has.
 
-The jar parses captions into scene graphs and compares those; it is a program that reads one file and writes another, both in a
-temporary folder. CoreNLP and its models (half a gigabyte) are not part of any package, so SPICE stays optional: whatever stops it
-is a `JavaFailed` whose text says why. The jar writes its answer with Java's JavaScript engine, which Java lost in version 15; a
+CoreNLP and its models (half a gigabyte) are not part of any package, so SPICE stays optional: whatever stops it is a
+`JavaFailed` whose text says why. The jar writes its answer with Java's JavaScript engine, which Java lost in version 15; a
 later Java needs the jars of Nashorn (nashorn-core and the asm ones it asks for) in the same folder."""
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from models.metrics.java import JavaFailed, java_command, java_environment, java_version, one_line, packaged_jar
 
 CORENLP_JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
 _LAST_WITH_JAVASCRIPT, _FIRST_CLOSED = 14, 16  # versions of Java
 _OPENED = ("java.lang", "java.util", "java.math", "java.net", "java.text")
-_COMPLAINT = re.compile(
-    r"^(?:Caused by: |Exception in thread \S+ )?((?:[a-z]\w*\.)+\w*(?:Exception|Error)\b.*)", re.MULTILINE
-)
+_COMPLAINT = re.compile(r"(?m)^(?:Caused by: |Exception in thread \S+ )?((?:[a-z]\w*\.)+\w*(?:Exception|Error)\b.*)")
 
 
 def spice(
@@ -34,15 +32,11 @@ def spice(
     if not hypotheses:
         raise ValueError("there are no captions to score")
     ids = sorted(hypotheses)
-    items = [
-        {"image_id": id, "test": one_line(hypotheses[id]), "refs": [one_line(text) for text in references[id]]}
-        for id in ids
-    ]
+    lines = {id: [one_line(text) for text in (hypotheses[id], *references[id])] for id in ids}
+    items = [{"image_id": id, "test": test, "refs": refs} for id, (test, *refs) in lines.items()]
     with tempfile.TemporaryDirectory(prefix="longtake-spice-") as folder:
         asked, answered = Path(folder) / "captions.json", Path(folder) / "scores.json"
-        asked.write_text(
-            json.dumps(items), encoding="ascii"
-        )  # the jar reads any text, and only escapes survive any locale
+        asked.write_text(json.dumps(items), encoding="ascii")  # only escapes survive any locale
         _run(_command(jars, asked, answered), Path(folder), time_limit)
         each = _read(answered, ids)
     return sum(each.values()) / len(each), each
@@ -53,10 +47,8 @@ def _command(jars: Path, asked: Path, answered: Path) -> list[str]:
     given = sorted(path.absolute() for path in jars.glob("*.jar"))
     missing = [name for name in CORENLP_JARS if name not in {path.name for path in given}]
     if missing:
-        raise JavaFailed(
-            f"the folder {jars} has no {' and no '.join(missing)}; they are part of Stanford CoreNLP 3.6.0 "
-            "(stanford-corenlp-full-2015-12-09.zip)"
-        )
+        origin = "they are part of Stanford CoreNLP 3.6.0 (stanford-corenlp-full-2015-12-09.zip)"
+        raise JavaFailed(f"the folder {jars} has no {' and no '.join(missing)}; {origin}")
     if java_version() > _LAST_WITH_JAVASCRIPT and not any(path.name.startswith("nashorn") for path in given):
         raise JavaFailed(
             f"Java {java_version()} has no JavaScript engine, which SPICE's jar writes its answer with; set JAVA_HOME to a "
@@ -74,30 +66,18 @@ def _command(jars: Path, asked: Path, answered: Path) -> list[str]:
 
 def _run(command: Sequence[str], folder: Path, time_limit: float) -> None:
     """Run to the end. What Java says goes to a file: a pipe that nobody reads would stop it."""
-    output = folder / "output.txt"
+    output, environment = folder / "output.txt", java_environment() | {"TMPDIR": str(folder)}
     with output.open("wb") as file:
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=java_environment() | {"TMPDIR": str(folder)},
-                timeout=time_limit,
-                check=False,
-            )
+            done = subprocess.run(command, **pipes, cwd=folder, env=environment, timeout=time_limit, check=False)
         except subprocess.TimeoutExpired as error:
             raise JavaFailed(f"SPICE took longer than {time_limit:g} s; score fewer captions") from error
     if done.returncode:
-        raise JavaFailed(f"SPICE's Java program ended with code {done.returncode}: {_complaint(output)}")
-
-
-def _complaint(output: Path) -> str:
-    """The root of what went wrong: the last exception named, else the last line."""
-    text = output.read_text(encoding="utf-8", errors="replace").strip()
-    named = _COMPLAINT.findall(text)
-    return (named[-1] if named else text.rpartition("\n")[2] or "it said nothing")[:300]
+        text = output.read_text(encoding="utf-8", errors="replace").strip()
+        named = _COMPLAINT.findall(text)  # the root of what went wrong is the last exception named, else the last line
+        why = (named[-1] if named else text.rpartition("\n")[2] or "it said nothing")[:300]
+        raise JavaFailed(f"SPICE's Java program ended with code {done.returncode}: {why}")
 
 
 def _read(path: Path, ids: Sequence[str]) -> dict[str, float]:

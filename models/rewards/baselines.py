@@ -56,13 +56,8 @@ BaselineOptions = Annotated[
 ]
 
 
-def against_greedy(rewards: Tensor, greedy: Tensor, video_index: Tensor) -> Tensor:
-    """rewards (N,) or (N, T), greedy (B,) or (B, T) of the batch's videos, video_index (N,) the row of each sample's video."""
-    return against_second_sample(rewards, greedy[video_index])
-
-
 def against_truth(rewards: Tensor, truth: Tensor, video_index: Tensor) -> Tensor:
-    """rewards (N,) or (N, T), truth (B,) sentence-level means of the batch's videos (`truth_means`), video_index (N,)."""
+    """rewards (N,) or (N, T), truth (B,) means of the batch's videos (`truth_means`), video_index (N,) the samples' rows."""
     baseline = truth[video_index]
     return rewards - (baseline if rewards.ndim == 1 else baseline[:, None])
 
@@ -70,8 +65,7 @@ def against_truth(rewards: Tensor, truth: Tensor, video_index: Tensor) -> Tensor
 def against_samples(
     rewards: Tensor, video_index: Tensor, top: int | None = None, leave_one_out: bool = False
 ) -> Tensor:
-    """rewards (N,) or (N, T), video_index (N,): equal for the samples of one video. With word-level rewards the best are chosen
-    at every position."""
+    """rewards (N,), or (N, T) whose best are chosen at every position; video_index (N,): equal for samples of one video."""
     baseline = torch.empty_like(rewards)
     for video in video_index.unique():
         rows = (video_index == video).nonzero().squeeze(1)
@@ -80,12 +74,10 @@ def against_samples(
 
 
 def against_second_sample(rewards: Tensor, second: Tensor) -> Tensor:
-    """rewards and second, both (N,) or both (N, T)."""
+    """rewards and those of the second samples, or of the greedy captions of the same videos: both (N,) or both (N, T)."""
     if rewards.shape != second.shape:
-        raise ValueError(
-            f"rewards {tuple(rewards.shape)} cannot be compared with a baseline {tuple(second.shape)}; pad the samples of "
-            "both to one width before they are scored"
-        )
+        shapes = f"rewards {tuple(rewards.shape)} cannot be compared with a baseline {tuple(second.shape)}"
+        raise ValueError(f"{shapes}; pad the samples of both to one width before they are scored")
     return rewards - second
 
 

@@ -81,7 +81,6 @@ def batch_reward(scores: Tensor, video_index: Tensor, margin: float = 0.2) -> Te
 
 
 def nearest_indices(ids: Sequence[str], nearest: Mapping[str, str]) -> Tensor:
-    """The videos' ids in order, id -> the id of the nearest neighbour -> indices (V,) of the neighbours, -1 for a video
-    without a neighbour among them."""
+    """The videos' ids in order, id -> the nearest neighbour's id -> indices (V,) of the neighbours, -1 where none is there."""
     index = {id: n for n, id in enumerate(ids)}
     return torch.tensor([index.get(nearest.get(id, ""), -1) for id in ids], dtype=torch.int64)

@@ -1,13 +1,10 @@
 """GLD's local discriminative reward: the sentence's CIDEr-D for each word, and more for words of rare phrases (eq. 9, 10).
 
 An n-gram of the sample is selected where its tf-idf reaches a threshold; every word of it that is itself not too common gets
-what the n-gram adds to the cosine with the references. The defaults are those of the authors' runs: raw term frequencies
-(eq. 9 divides them by the sentence's length, and then hardly an n-gram reaches 5), the mean over references, times 10, with
-CIDEr-D's penalty for another length. "w_t in the n-gram" is meant of the word, not of its position: all its occurrences
-have the same reward.
-
-Rewards are (N, T), also after a sentence's end: there they are the sentence-level reward, with which the words of a longer
-sentence are compared."""
+what the n-gram adds to the cosine with the references, at all its occurrences. The defaults are those of the authors' runs: raw
+term frequencies (eq. 9 divides them by the sentence's length, and then hardly an n-gram reaches 5), the mean over references,
+times 10, with CIDEr-D's penalty for another length. Rewards are (N, T); after a sentence's end they are the sentence-level
+reward, with which the words of a longer sentence are compared."""
 
 from __future__ import annotations
 
@@ -82,9 +79,9 @@ def phrase_bonus(
     known = match.rows >= 0  # none, where no reference has a word
     idf = np.full(match.rows.shape, np.nan)
     idf[known] = index.idf[match.rows[known]]
-    index.frequencies.fill_idf(match.grams.keys, idf)
+    index.frequencies.idf_of(match.grams.keys, idf)
     return _bonus(
-        *match.grams, match.rows, idf, tfidf_norms(match.grams, idf), captions.tokens, captions.starts, match.videos,
+        *match.grams, match.rows, idf, tfidf_norms(*match.grams, idf), captions.tokens, captions.starts, match.videos,
         index.references.videos, index.references.sentences.lengths, index.postings.starts, index.postings.reference,
         index.postings.tf, index.norms, options.phrase_threshold, options.word_threshold, options.paper_literal, width,
     )  # fmt: skip
@@ -95,13 +92,12 @@ def prefix_differences(
 ) -> NDArray[np.float64]:
     """How much each word adds to the CIDEr-D of the caption so far: N captions -> (N, width), 0 after their ends."""
     lengths = captions.lengths
-    valid = np.arange(width) < lengths[:, None]
-    sizes = (np.arange(width) + 1 + np.zeros_like(lengths)[:, None])[valid]
+    rows, positions = np.nonzero(valid := np.arange(width) < lengths[:, None])
+    sizes = positions + 1
     edges = np.concatenate([[0], np.cumsum(sizes)])
-    begins = np.repeat(captions.starts[:-1], lengths)
-    tokens = captions.tokens[np.arange(edges[-1]) - np.repeat(edges[:-1], sizes) + np.repeat(begins, sizes)]
+    tokens = captions.tokens[np.arange(edges[-1]) + np.repeat(captions.starts[rows] - edges[:-1], sizes)]
     so_far = np.zeros((len(captions), width))
-    so_far[valid] = cider_d(index, Sentences(tokens, edges), np.repeat(video_of, lengths))
+    so_far[valid] = cider_d(index, Sentences(tokens, edges), video_of[rows])
     return np.where(valid, np.diff(so_far, axis=1, prepend=0.0), 0.0)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from models.layers.output_layer import OutputLayer
+from models.layers.words import OutputLayer
 
 
 def compile_modules(model: nn.Module) -> int:

@@ -1,5 +1,4 @@
-"""Exponential moving average (EMA) of a model's weights: smoother from epoch to epoch than the weights themselves, and usually
-better on new videos. Training goes on with the weights; their average is validated and kept."""
+"""Exponential moving average (EMA) of a model's weights: usually better on new videos. Training goes on with the weights."""
 
 from __future__ import annotations
 

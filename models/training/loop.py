@@ -18,11 +18,11 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
+from torch.optim import Optimizer
 
 from models.options import Options
 from models.training.ema import ExponentialMovingAverage
-from models.training.modes import eval_mode
 from models.training.objective import Objective
 from models.training.parallel import Ranks
 
@@ -68,10 +68,8 @@ class FitOptions(Options):
         if self.warmup_steps and self.warmup_epochs:
             raise ValueError("the warm-up is given in steps and in epochs; set warmup_steps or warmup_epochs to 0")
         if (self.schedule == "steps") != bool(self.milestones):
-            raise ValueError(
-                "schedule 'steps' and milestones go together: such as 'schedule: steps, milestones: [[23, 0.01]]' for a "
-                "hundredth of the learning rate after 23 epochs"
-            )
+            example = "'schedule: steps, milestones: [[23, 0.01]]' for a hundredth of the learning rate after 23 epochs"
+            raise ValueError(f"schedule 'steps' and milestones go together: such as {example}")
         if epochs != sorted(set(epochs)) or any(epoch < 0 or share <= 0 for epoch, share in self.milestones):
             raise ValueError(f"milestones are (epochs, factor above 0) with rising epochs, not {self.milestones}")
         return self
@@ -83,21 +81,10 @@ class NonFiniteLoss(RuntimeError):
     step counts from 1; losses are those of the batch, whose videos are video_ids."""
 
     def __init__(self, what: str, losses: dict[str, float], step: int, video_ids: tuple[str, ...]):
-        terms = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
-        super().__init__(
-            f"the {what} is not finite at step {step} ({terms}) on videos {', '.join(video_ids)}; "
-            "look at the features of these videos, or lower the learning rate"
-        )
+        terms, videos = ", ".join(f"{name} {loss:g}" for name, loss in losses.items()), ", ".join(video_ids)
+        where = f"the {what} is not finite at step {step} ({terms}) on videos {videos}"
+        super().__init__(f"{where}; look at the features of these videos, or lower the learning rate")
         self.what, self.losses, self.step, self.video_ids = what, losses, step, video_ids
-
-
-class TrainingBatch(Protocol):
-    """What the loop needs to know of a batch; the objective knows the rest."""
-
-    @property
-    def video_ids(self) -> tuple[str, ...]: ...
-
-    def to(self, device: str) -> TrainingBatch: ...
 
 
 class Batches(Protocol):
@@ -107,7 +94,7 @@ class Batches(Protocol):
     def steps_per_epoch(self) -> int: ...
 
     def __call__(self, epoch: int, skip: int) -> Iterator[Any]:
-        """The batches of `epoch` (from 0) without the first `skip`, as TrainingBatch."""
+        """The batches of `epoch` (from 0) without the first `skip`, each with `video_ids` and `to(device)`."""
         ...
 
 
@@ -128,15 +115,8 @@ class TrainState:
     tensors: dict[str, Tensor]
     values: dict[str, Any]
 
-    def model_weights(self) -> dict[str, Tensor]:
-        """For `model.load_state_dict`."""
-        return self._named("model.")
-
-    def averaged_weights(self) -> dict[str, Tensor]:
-        """The exponential moving averages of the trained weights; empty without them."""
-        return self._named("mean.")
-
-    def _named(self, prefix: str) -> dict[str, Tensor]:
+    def named(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors of this prefix, without it: of "model." for `model.load_state_dict`, of "mean." if averages are kept."""
         return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> TrainState:
@@ -183,16 +163,16 @@ def fit(
     if per_epoch < 1:
         raise ValueError("there is nothing to train on: an epoch has no batches")
     model.to(device).train()
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    optimiser = _OPTIMISERS[options.optimiser](
-        parameters.values(), lr=options.learning_rate, weight_decay=options.weight_decay
-    )
-    ranks = ranks or Ranks()
-    step = 0 if state is None else restore(state, model, optimiser, per_epoch, ranks.rank)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    kind, decay = _OPTIMISERS[options.optimiser], options.weight_decay
+    optimiser: Optimizer = kind(parameters, lr=options.learning_rate, weight_decay=decay)
+    ranks, step = ranks or Ranks(), 0
     ema = ExponentialMovingAverage(model, options.ema_decay) if options.ema_decay else None
-    if ema and state is not None:
-        ema.restore(state.averaged_weights())
-    if state is None and not ranks.is_main_process:
+    if state is not None:
+        step = restore(state, model, optimiser, per_epoch, ranks.rank)
+        if ema:
+            ema.restore(state.named("mean."))
+    elif not ranks.is_main_process:
         _seed_by_rank(ranks.rank)
     autocast = torch.autocast("cuda", torch.bfloat16, enabled=half) if device.startswith("cuda") else nullcontext()
     total_steps = options.epochs * per_epoch
@@ -210,63 +190,46 @@ def fit(
                 raise NonFiniteLoss("loss", losses, step + 1, _all_videos(batch, ranks))
             if total is not None:
                 total.backward()
-            ranks.add_gradients(parameters.values())
-            norm = nn.utils.clip_grad_norm_(parameters.values(), options.gradient_clip or math.inf).item()
+            ranks.add_gradients(parameters)
+            norm = nn.utils.clip_grad_norm_(parameters, options.gradient_clip or math.inf).item()
             if not math.isfinite(norm):
                 raise NonFiniteLoss("gradient", losses, step + 1, _all_videos(batch, ranks))
             optimiser.step()
             step += 1
             if ema:
                 ema.update(step)
-            yield Progress(
-                epoch,
-                step,
-                per_epoch,
-                losses,
-                len(batch.video_ids),
-                rate,
-                norm,
-                end_of_epoch=step % per_epoch == 0,
-                snapshot=partial(take_snapshot, model, optimiser, step, per_epoch, ema),
-                averaged=ema.applied if ema else nullcontext,
-            )
-            if step % per_epoch == 0:
+            ended, averaged = step % per_epoch == 0, ema.applied if ema else nullcontext
+            snapshot = partial(take_snapshot, model, optimiser, step, per_epoch, ema)
+            videos = len(batch.video_ids)
+            yield Progress(epoch, step, per_epoch, losses, videos, rate, norm, ended, snapshot, averaged)
+            if ended:
                 break
         else:
             raise ValueError(f"epoch {epoch} ended after {step % per_epoch} batches; {per_epoch} were promised")
 
 
-_OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "adadelta": torch.optim.Adadelta,
-}
+_OPTIMISERS: dict[str, Any] = {"adam": optim.Adam, "adamw": optim.AdamW, "adadelta": optim.Adadelta}
 
 
 def learning_rate_at(step: int, total_steps: int, options: FitOptions) -> float:
-    """The learning rate of a step (from 0) of all `options.epochs`: a function of the step alone, so that a resume needs no
-    scheduler's state."""
+    """The learning rate of a step (from 0): a function of the step alone, so that a resume needs no scheduler's state."""
     highest, per_epoch = options.learning_rate, total_steps / options.epochs
     warmup = options.warmup_steps or round(options.warmup_epochs * per_epoch)
     if step < warmup:
         return options.warmup_from + (highest - options.warmup_from) * (step + 1) / warmup
     epoch = int(step // per_epoch)
+    if options.schedule == "constant":
+        return highest
     if options.schedule == "steps":
         return highest * next((share for since, share in reversed(options.milestones) if epoch >= since), 1.0)
     if options.schedule == "decay":
         return highest * options.decay ** (epoch // options.decay_every)
-    if options.schedule == "constant":
-        return highest
     done = (step - warmup) / max(1, total_steps - warmup)
     return highest * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def take_snapshot(
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    step: int,
-    per_epoch: int,
-    ema: ExponentialMovingAverage | None = None,
+    model: nn.Module, optimiser: Optimizer, step: int, per_epoch: int, ema: ExponentialMovingAverage | None
 ) -> TrainState:
     """A copy, on the CPU, of everything the next step depends on."""
     tensors = {f"model.{name}": _copy(tensor) for name, tensor in model.state_dict().items()}
@@ -279,32 +242,36 @@ def take_snapshot(
     return TrainState(tensors, {"epoch": epoch, "batch": batch, "step": step, "steps_per_epoch": per_epoch})
 
 
-def restore(
-    state: TrainState, model: nn.Module, optimiser: torch.optim.Optimizer, per_epoch: int, rank: int = 0
-) -> int:
+def restore(state: TrainState, model: nn.Module, optimiser: Optimizer, per_epoch: int, rank: int) -> int:
     """Put a snapshot back into a model, a fresh optimiser and torch's generators; returns the steps done."""
-    if state.values["steps_per_epoch"] != per_epoch:
-        raise ValueError(
-            f"the snapshot was taken with {state.values['steps_per_epoch']} batches per epoch, now there are {per_epoch}; "
-            "go on with the same videos and batch size, or start again"
-        )
-    model.load_state_dict(state.model_weights())
+    if (before := state.values["steps_per_epoch"]) != per_epoch:
+        taken = f"the snapshot was taken with {before} batches per epoch, now there are {per_epoch}"
+        raise ValueError(f"{taken}; go on with the same videos and batch size, or start again")
+    model.load_state_dict(state.named("model."))
     slots: dict[int, dict[str, Tensor]] = {}
     for index, name in enumerate(name for name, p in model.named_parameters() if p.requires_grad):
-        prefix = f"optimiser.{name}."
-        found = {key.removeprefix(prefix): _copy(t) for key, t in state.tensors.items() if key.startswith(prefix)}
         # A parameter's name can begin with another's ("a" and "a.b"): a slot's name has no dot.
-        found = {slot: tensor for slot, tensor in found.items() if "." not in slot}
+        found = {slot: _copy(t) for slot, t in state.named(f"optimiser.{name}.").items() if "." not in slot}
         if found:
             slots[index] = found
     optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
-    prefix = "rng." if rank == 0 else f"rng.{rank}."
-    random = {name.removeprefix(prefix): t for name, t in state.tensors.items() if name.startswith(prefix)}
-    if random:
+    if random := state.named("rng." if rank == 0 else f"rng.{rank}."):
         _set_random_state(random)
     else:  # fewer processes took the snapshot
         _seed_by_rank(rank)
     return int(state.values["step"])
+
+
+@contextmanager
+def eval_mode(model: _M) -> Iterator[_M]:
+    """Inside, every module of the model is in eval mode; afterwards each is as before. Random numbers stay drawn."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager
@@ -337,7 +304,7 @@ def _seed_by_rank(rank: int) -> None:
     torch.manual_seed((torch.initial_seed() + rank * 1_000_003) % 2**63)
 
 
-def _all_videos(batch: TrainingBatch, ranks: Ranks) -> tuple[str, ...]:
+def _all_videos(batch: Any, ranks: Ranks) -> tuple[str, ...]:
     return tuple(id for ids in ranks.gather(list(batch.video_ids)) for id in ids)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
+from operator import add
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -51,29 +53,24 @@ class Objective:
 
     def at(self, epoch: int) -> Objective:
         """The objective of an epoch (from 0): the same weights, and scheduled terms as they are then."""
-        return Objective(
-            **{
-                name: (weight, term.at(epoch) if isinstance(term, ScheduledTerm) else term)
-                for name, (weight, term) in self.terms.items()
-            }
-        )
+        terms = dict(self.terms)
+        for name, (weight, term) in terms.items():
+            terms[name] = weight, term.at(epoch) if isinstance(term, ScheduledTerm) else term
+        return Objective(**terms)
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The total to minimise, and each term before its weight, detached."""
         losses = self._losses(model, batch)
-        weighted = [weight * losses[name] for name, (weight, _) in self.terms.items()]
-        total = weighted[0]
-        for more in weighted[1:]:
-            total = total + more
+        total = reduce(add, (weight * losses[name] for name, (weight, _) in self.terms.items()))
         return total, {name: loss.detach() for name, loss in losses.items()}
 
     def counted(self, model: Any, batch: Any) -> dict[str, tuple[Tensor, int]]:
         """Each term before its weight, and how many things it is the mean of, so that shards of a batch can be added."""
-        losses = self._losses(model, batch)
-        return {
-            name: (losses[name], term.count(batch) if isinstance(term, CountingTerm) else len(batch.video_ids))
-            for name, (_, term) in self.terms.items()
-        }
+        counted = {}
+        for name, loss in self._losses(model, batch).items():
+            term = self.terms[name][1]
+            counted[name] = loss, term.count(batch) if isinstance(term, CountingTerm) else len(batch.video_ids)
+        return counted
 
     def _losses(self, model: Any, batch: Any) -> dict[str, Tensor]:
         with model.sharing() if isinstance(model, SharingModel) else nullcontext():

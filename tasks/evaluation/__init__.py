@@ -1,1 +1,1 @@
-"""Evaluation beyond the metrics: self-retrieval, attention masking, near duplicates."""
+"""Evaluation beyond the metrics: self-retrieval, near duplicates."""

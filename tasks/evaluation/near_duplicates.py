@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from models.metrics.corpus import score_corpus
 from models.neighbours import NearestItems
 from tasks.find_neighbours import pool
 from tasks.framework.feature_access import FeatureAccess
-from tasks.reporting.report_page import Verdict
-
-
-@dataclass(frozen=True)
-class DuplicatePair:
-    """Two videos, the distance of their mean features, and whether their captions tell them apart."""
-
-    first: str
-    second: str
-    distance: float
-    verdict: Verdict
+from tasks.reporting.pages import Verdict
 
 
 def captioned_duplicates(
@@ -29,8 +18,9 @@ def captioned_duplicates(
     references: Mapping[str, Sequence[str]],
     most: int,
     device: str,
-) -> list[DuplicatePair]:
-    """The closest pairs of captioned videos, each video in one pair at most, closest first."""
+) -> list[tuple[tuple[str, str], tuple[float, Verdict]]]:
+    """The closest pairs of captioned videos, each video in one pair at most, closest first: (two ids), (the distance of their
+    mean features, whether their captions tell them apart)."""
     ids = [id for id in sorted(captions) if id in references]
     pooled = pool(access, feature, ids) if most and len(ids) > 1 else None
     if pooled is None or len(pooled.ids) < 2:
@@ -42,13 +32,13 @@ def captioned_duplicates(
         for other, distance in zip(others, distances, strict=True)
     )
     taken: set[int] = set()
-    pairs: list[tuple[str, str, float]] = []
+    pairs: dict[tuple[str, str], float] = {}
     for distance, first, second in candidates:
         if len(pairs) < most and not taken & {first, second}:
             taken |= {first, second}
-            pairs.append((pooled.ids[first], pooled.ids[second], distance))
-    verdicts = pair_verdicts([(first, second) for first, second, _ in pairs], captions, references)
-    return [DuplicatePair(*pair, verdict) for pair, verdict in zip(pairs, verdicts, strict=True)]
+            pairs[pooled.ids[first], pooled.ids[second]] = distance
+    verdicts = pair_verdicts(list(pairs), captions, references)
+    return [(pair, (pairs[pair], verdict)) for pair, verdict in zip(pairs, verdicts, strict=True)]
 
 
 def pair_verdicts(

@@ -1,11 +1,10 @@
 """Self-retrieval (GLD, Section IV-D): does a caption point to its own video? Each caption is a query for which all videos are
 ranked by p(caption | video); R@K is the share of captions whose own video is among the first K.
 
-p is the captioner's own, the end of the caption included. A query is one caption, so dividing by its length would not change its
-ranking. Videos that come as near as rounding can tell are ranked before a caption's own: near duplicates never help.
-
-Captions share prefixes, and the decoder's state after a prefix depends on the video and the prefix alone. So the captions form a
-prefix tree, of which each node is computed once per block of videos; the rows computed at a time stay within a budget."""
+p is the captioner's own, the end of the caption included; dividing by a caption's length would not change its ranking. Videos
+that come as near as rounding can tell are ranked before a caption's own: near duplicates never help. Captions share prefixes,
+and the decoder's state after a prefix depends on the video and the prefix alone. So the captions form a prefix tree, of which
+each node is computed once per block of videos; the rows computed at a time stay within a budget."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ _BLOCK = 64  # videos at most at a time
 _ROWS = 8192  # (prefix, video) pairs whose state is kept at a time, unless one video alone has more
 _BUDGET = 256 << 20  # bytes of memory and logits of one step
 
-ReadFeatures = Callable[[Sequence[str]], tuple[dict[str, Tensor], dict[str, Tensor]]]
-"""B video ids -> features name -> (B, T, D), masks name -> (B, T)"""
+ReadFeatures = Callable[[Sequence[str], str], tuple[dict[str, Tensor], dict[str, Tensor]]]
+"""B video ids and a device -> features name -> (B, T, D), masks name -> (B, T)"""
 
 
 class PrefixLevel(NamedTuple):
@@ -90,17 +89,12 @@ def log_probabilities(
     block = max(1, min(_BLOCK, _ROWS // widest))
     found = np.empty((len(queries), len(ids)), np.float32)
     for start in range(0, len(ids), block):
-        features, masks = read(ids[start : start + block])
         with torch.inference_mode():
-            memory = captioner.encode(_on(features, device), _on(masks, device))
+            memory = captioner.encode(*read(ids[start : start + block], device))
             found[:, start : start + block] = _score_captions(captioner, memory, levels, vocabulary_size).cpu().numpy()
         if progress:
             progress(min(block, len(ids) - start))
     return found
-
-
-def _on(tensors: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _prefix_levels(queries: Sequence[Sequence[int]], device: str) -> list[PrefixLevel]:

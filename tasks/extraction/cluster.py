@@ -67,19 +67,15 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowRes
     first = next(remaining, None)
     if first is None:
         return
-    task = Task(
-        extract_shard,
-        name="extract_shard",
-        task_run_name="{title}",
-        tags=["shard:extract_features"],
-        cache_policy=NO_CACHE,
-        persist_result=False,
-    )
+    shown: dict[str, Any] = {"task_run_name": "{title}", "tags": ["shard:extract_features"]}
+    task = Task(extract_shard, name="extract_shard", cache_policy=NO_CACHE, persist_result=False, **shown)
     in_worker = worker_runtime(runtime)
     finished: SimpleQueue[PrefectFuture[list[RowResult]]] = SimpleQueue()
     titles: dict[UUID, str] = {}
-    with _CLUSTERS[runtime.runner](runtime) as cluster:
-        api_url, waiting = _prefect_api_url(), 0
+    with _connect(runtime) as cluster:
+        with get_client(sync_client=True) as client:
+            api_url = str(client.api_url)  # workers report to it; without it each of them would start one of its own
+        waiting = 0
         for n, shard in enumerate(chain([first], remaining), 1):
             title = f"shard {n}: {len(shard.videos)} videos from {shard.videos[0].id} on"
             values = {"shard": replace(shard, runtime=in_worker), "title": title}
@@ -102,12 +98,8 @@ def extract_shard(shard: Shard, title: str) -> list[RowResult]:
     survive_broken_pipe()
     results = list(run_shards([shard], shard.runtime))
     known = {(result.feature, result.id) for result in results}
-    return results + [
-        RowResult(feature.name, id)
-        for feature in shard.features
-        for id in feature.rows
-        if (feature.name, id) not in known
-    ]
+    wanted = ((feature.name, id) for feature in shard.features for id in feature.rows)
+    return results + [RowResult(*row) for row in wanted if row not in known]
 
 
 def worker_runtime(runtime: Runtime) -> Runtime:
@@ -124,25 +116,32 @@ def _results(future: PrefectFuture[list[RowResult]], titles: dict[UUID, str], cl
     title = titles[future.task_run_id]
     try:
         return future.result()
-    except cluster.worker_lost as error:
-        raise ClusterLost(
-            f"{title}: its worker was lost again and again; look at the machine's memory, lower runtime.workers or "
-            "runtime.batch, and run the same command: what was extracted is kept"
-        ) from error
-    except cluster.cluster_lost as error:
-        raise ClusterLost(
-            f"{title}: the cluster went away; start it again and run the same command: what was extracted is kept"
-        ) from error
+    except (*cluster.worker_lost, *cluster.cluster_lost) as error:
+        lost = (
+            "its worker was lost again and again; look at the machine's memory, lower runtime.workers or runtime.batch,"
+        )
+        if isinstance(error, cluster.cluster_lost):
+            lost = "the cluster went away; start it again"
+        raise ClusterLost(f"{title}: {lost} and run the same command: what was extracted is kept") from error
+
+
+@contextmanager
+def _connect(runtime: Runtime) -> Iterator[_Cluster]:
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context((_dask if runtime.runner == "dask" else _ray)(runtime))
+        except ModuleNotFoundError as error:
+            needs = f"runtime.runner '{runtime.runner}' needs '{error.name}'"
+            raise UsageError(f"{needs}; run: pip install 'longtake[{runtime.runner}]'") from error
+        yield cluster
 
 
 @contextmanager
 def _dask(runtime: Runtime) -> Iterator[_Cluster]:
-    try:
-        import dask
-        from distributed import CancelledError, KilledWorker
-        from prefect_dask import DaskTaskRunner
-    except ModuleNotFoundError as error:
-        raise _not_installed("dask", error) from error
+    import dask
+    from distributed import CancelledError, KilledWorker
+    from prefect_dask import DaskTaskRunner
+
     if runtime.address:
         _check_address(runtime)
         runner = DaskTaskRunner(address=runtime.address, client_kwargs={"timeout": CONNECT_TIMEOUT})
@@ -159,10 +158,8 @@ def _dask(runtime: Runtime) -> Iterator[_Cluster]:
             }
         )
     # A worker holds one shard at a time and no spare one, so that a loss counts against that shard alone.
-    settings = {
-        "distributed.scheduler.allowed-failures": MAX_LOSSES - 1,
-        "distributed.scheduler.worker-saturation": 1.0,
-    }
+    scheduler = "distributed.scheduler"
+    settings = {f"{scheduler}.allowed-failures": MAX_LOSSES - 1, f"{scheduler}.worker-saturation": 1.0}
     with ExitStack() as stack:
         try:
             stack.enter_context(runner)
@@ -174,21 +171,18 @@ def _dask(runtime: Runtime) -> Iterator[_Cluster]:
         except RuntimeError as error:  # a worker that was killed before it had started
             if runtime.address:
                 raise
-            raise TransientError(
-                f"the dask cluster of this machine does not start ({error}); look at its memory, then run the same command"
-            ) from error
+            reason = f"the dask cluster of this machine does not start ({error})"
+            raise TransientError(f"{reason}; look at its memory, then run the same command") from error
         yield _Cluster(runner, (KilledWorker,), (CancelledError,))
 
 
 @contextmanager
 def _ray(runtime: Runtime) -> Iterator[_Cluster]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read at import
-    try:
-        import ray
-        from prefect_ray import RayTaskRunner
-        from prefect_ray.context import remote_options
-    except ModuleNotFoundError as error:
-        raise _not_installed("ray", error) from error
+    import ray
+    from prefect_ray import RayTaskRunner
+    from prefect_ray.context import remote_options
+
     if runtime.address:
         _check_address(runtime)
         runner = RayTaskRunner(address=runtime.address, init_kwargs={"log_to_driver": False})
@@ -211,9 +205,6 @@ def _ray(runtime: Runtime) -> Iterator[_Cluster]:
         yield _Cluster(runner, worker_lost, submit_options=lambda: remote_options(**options))
 
 
-_CLUSTERS: dict[str, Callable[[Runtime], AbstractContextManager[_Cluster]]] = {"dask": _dask, "ray": _ray}
-
-
 def _with_timeout(function: Callable[[], T]) -> T:
     """The function's result, or TimeoutError: Dask waits for ever where something listens that does not answer."""
     future: Future[T] = Future()
@@ -226,12 +217,6 @@ def _with_timeout(function: Callable[[], T]) -> T:
 
     threading.Thread(target=run, daemon=True).start()
     return future.result(timeout=CONNECT_TIMEOUT)
-
-
-def _prefect_api_url() -> str:
-    """The server that workers report to; without it each of them would start one of its own."""
-    with get_client(sync_client=True) as client:
-        return str(client.api_url)
 
 
 def _check_address(runtime: Runtime) -> None:
@@ -250,26 +235,20 @@ def _check_address(runtime: Runtime) -> None:
         raise _no_answer(runtime, error) from error
     # A worker process keeps the first server that it reported to, and the embedded one ends with this run.
     if not PREFECT_API_URL.value():
-        raise UsageError(
-            f"the workers at {address} live on after this run, so they need a Prefect server that does: start one where "
-            "they can reach it ('prefect server start') and set PREFECT_API_URL to its address"
-        )
+        reason = f"the workers at {address} live on after this run, so they need a Prefect server that does"
+        remedy = "start one where they can reach it ('prefect server start') and set PREFECT_API_URL to its address"
+        raise UsageError(f"{reason}: {remedy}")
 
 
 def _no_answer(runtime: Runtime, error: Exception) -> UsageError:
     reason = str(error) or f"silence for {CONNECT_TIMEOUT:g} s"
     if not runtime.address:
-        return UsageError(
-            f"the {runtime.runner} cluster of this machine does not start ({reason}); 'longtake doctor' checks"
-        )
+        local = f"the {runtime.runner} cluster of this machine"
+        return UsageError(f"{local} does not start ({reason}); 'longtake doctor' checks")
     return UsageError(
         f"no {runtime.runner} cluster with a worker answers at {runtime.address} ({reason}); check runtime.address, or "
         "leave it empty to start workers on this machine"
     )
-
-
-def _not_installed(runner: str, error: ModuleNotFoundError) -> UsageError:
-    return UsageError(f"runtime.runner '{runner}' needs '{error.name}'; run: pip install 'longtake[{runner}]'")
 
 
 def _wait_until_recorded(runs: list[UUID]) -> None:
@@ -278,9 +257,8 @@ def _wait_until_recorded(runs: list[UUID]) -> None:
     from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
     from prefect.exceptions import PrefectException
 
-    last = runs[-_PAGE:]
+    last, deadline = runs[-_PAGE:], time.monotonic() + _RECORD_TIMEOUT
     mine = TaskRunFilter(id=TaskRunFilterId(any_=last))
-    deadline = time.monotonic() + _RECORD_TIMEOUT
     with get_client(sync_client=True) as client, suppress(HTTPError, PrefectException):
         while time.monotonic() < deadline:
             found = client.read_task_runs(task_run_filter=mine)

@@ -20,23 +20,15 @@ from torch import Tensor
 from models.backbones.zoo import UnknownOutput, check_output
 from storage.errors import BadInput, BadMedia
 from storage.features.writer import SegmentWriter
+from storage.media import frame_stream as stream
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Indices
-from storage.media.frame_stream import (
-    AudioRequest,
-    Chunk,
-    DecodeJob,
-    EndOfStream,
-    Failed,
-    FrameRequest,
-    Restart,
-    restart,
-    stream_frames,
-)
+from storage.media.frame_stream import restart, stream_frames
 from storage.media.probe import Probe
 from tasks.extraction.nets import Net
 from tasks.framework.runtime import Runtime
 
+Request = stream.FrameRequest | stream.AudioRequest
 _FRAME_VALUES = 224 * 224 * 3  # of the frame that `runtime.batch` counts in
 _MAX_BATCH = 256
 
@@ -58,7 +50,7 @@ class Feature:
 
     name: str
     net: Net
-    request: FrameRequest | AudioRequest
+    request: Request
     output: str
     averaged: bool
     writer: SegmentWriter
@@ -83,21 +75,26 @@ class RowResult:
 
 def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runtime) -> Iterator[RowResult]:
     """Every video through every feature that lacks its row. A bad video fails alone."""
-    batchers = _batchers(features, runtime)
+    groups: dict[
+        tuple[int, Request], list[Feature]
+    ] = {}  # features that take the same frames through the same net share a pass
+    for feature in features:
+        groups.setdefault((id(feature.net), feature.request), []).append(feature)
+    batchers = [NetBatcher(group[0].net, request, group, runtime) for (_, request), group in groups.items()]
     names = {request: f"request{n}" for n, request in enumerate(dict.fromkeys(each.request for each in batchers))}
     decoding: deque[Video] = deque()
     unreadable: list[tuple[Video, BadMedia]] = []
 
-    def jobs() -> Iterator[DecodeJob]:
+    def jobs() -> Iterator[stream.DecodeJob]:
         for video in videos:
             requests = {names[each.request]: each.request for each in batchers if each.needs(video.id)}
             if isinstance(video.probe, BadMedia):
                 unreadable.append((video, video.probe))
             elif requests:
                 decoding.append(video)
-                plans = {name: request.plan for name, request in requests.items() if isinstance(request, FrameRequest)}
+                plans = {name: each.plan for name, each in requests.items() if isinstance(each, stream.FrameRequest)}
                 planned = {name: video.frames[plan] for name, plan in plans.items() if plan in video.frames}
-                yield DecodeJob(video.path, requests, video.segment, video.probe, planned)
+                yield stream.DecodeJob(video.path, requests, video.segment, video.probe, planned)
 
     with DecodePool(runtime.decoders, runtime.decode_timeout) as pool:
         for _, events in pool.stream(stream_frames, jobs(), restart):
@@ -121,15 +118,15 @@ def _dispatch(video: Video, event: Any, by_request: list[tuple[str, NetBatcher]]
     """Pass one event of a video's stream to the nets that it concerns."""
     for request, batcher in by_request:
         match event:
-            case Chunk() if request == event.request:
+            case stream.Chunk() if request == event.request:
                 yield from batcher.add(video.id, event)
-            case Restart() if request in event.requests:
+            case stream.Restart() if request in event.requests:
                 batcher.restart(video.id)
-            case Failed() if request in event.requests:
+            case stream.Failed() if request in event.requests:
                 yield from batcher.fail(video.id, event.bad)
             case BadMedia():
                 yield from batcher.fail(video.id, event)
-            case EndOfStream():
+            case stream.EndOfStream():
                 yield from batcher.end(video.id, event.damaged)
 
 
@@ -150,9 +147,8 @@ class _OpenRow:
 class NetBatcher:
     """One net, the features that are taken from it, and the batch that is being filled for it."""
 
-    def __init__(self, net: Net, request: FrameRequest | AudioRequest, features: list[Feature], runtime: Runtime):
-        self.net, self.request, self.features = net, request, features
-        self._runtime = runtime
+    def __init__(self, net: Net, request: Request, features: list[Feature], runtime: Runtime):
+        self.net, self.request, self.features, self._runtime = net, request, features, runtime
         self._buffer: Tensor | None = None
         self._filled: list[_OpenRow] = []  # for each item in the buffer, the row that it belongs to
         self._open: dict[str, _OpenRow] = {}
@@ -173,7 +169,7 @@ class NetBatcher:
             if id in feature.pending:
                 yield RowResult(feature.name, id, bad)
 
-    def add(self, id: str, chunk: Chunk) -> Iterator[RowResult]:
+    def add(self, id: str, chunk: stream.Chunk) -> Iterator[RowResult]:
         row = self._open.setdefault(id, _OpenRow(id))
         row.pts.append(chunk.pts)
         row.items += len(chunk.items)
@@ -182,7 +178,11 @@ class NetBatcher:
         while len(items):
             if self._buffer is None or self._buffer.shape[1:] != items.shape[1:]:
                 yield from self.flush()
-                self._buffer = self._new_buffer(items[0])
+                shape, on_gpu = (
+                    (batch_size(items[0], self._runtime), *items.shape[1:]),
+                    self.net.device.startswith("cuda"),
+                )
+                self._buffer = torch.zeros(shape, dtype=items.dtype, pin_memory=on_gpu)
             used = len(self._filled)
             free = len(self._buffer) - used
             fitting, items = items[:free], items[free:]
@@ -219,14 +219,8 @@ class NetBatcher:
 
     def _middle_frames(self, items: np.ndarray) -> np.ndarray:
         """A net for single frames gets the middle one of each position."""
-        if self.net.backbone.preprocessing is None or self.net.backbone.clip is not None:
-            return items
-        middle = items.shape[1] // 2
-        return items[:, middle : middle + 1]
-
-    def _new_buffer(self, item: Tensor) -> Tensor:
-        size, on_gpu = batch_size(item, self._runtime), self.net.device.startswith("cuda")
-        return torch.zeros((size, *item.shape), dtype=item.dtype, pin_memory=on_gpu)
+        single = self.net.backbone.preprocessing is not None and self.net.backbone.clip is None
+        return items[:, (middle := items.shape[1] // 2) : middle + 1] if single else items
 
     def _write(self, row: _OpenRow) -> Iterator[RowResult]:
         del self._open[row.id]
@@ -255,11 +249,3 @@ class NetBatcher:
             return values, np.concatenate(row.pts)
         # From float16 as it is stored: so an output of the whole video is a function of the stored rows.
         return self.net.video_output(feature.output, values).astype(np.float16), None
-
-
-def _batchers(features: Sequence[Feature], runtime: Runtime) -> list[NetBatcher]:
-    """Features that take the same frames through the same net share one pass."""
-    groups: dict[tuple[int, FrameRequest | AudioRequest], list[Feature]] = {}
-    for feature in features:
-        groups.setdefault((id(feature.net), feature.request), []).append(feature)
-    return [NetBatcher(group[0].net, request, group, runtime) for (_, request), group in groups.items()]

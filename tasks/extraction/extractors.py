@@ -2,8 +2,7 @@
 
 tagger     the small net that learnt "video to words" on the training split (no download)
 backbone   a published net by the name that people know it by: 2D, 3D, regions or sound
-imported   features that the user brought with 'longtake features import'
-"""
+imported   features that the user brought with 'longtake features import'"""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ from storage.weights import WeightsFolder
 from storage.workspace import Workspace
 
 IMPORTED = "imported"  # the folder of the feature stores that users brought
-_AUDIO_NETS = ("vggish",)
 
 
 class TaggerFeature(Options):
@@ -49,10 +47,8 @@ class TaggerFeature(Options):
         if self.output == "words" and self.over_time == "mean":
             raise ValueError("the words are of the whole video already: leave over_time out")
         if (self.only or self.without) and self.output not in ("words", "tags"):
-            chooser = "only" if self.only else "without"
-            raise ValueError(
-                f"'{chooser}' chooses words and the output is '{self.output}': leave it out, or ask for words or tags"
-            )
+            reason = f"'{'only' if self.only else 'without'}' chooses words and the output is '{self.output}'"
+            raise ValueError(f"{reason}: leave it out, or ask for words or tags")
         if self.only and self.without:
             raise ValueError("'only' and 'without' both choose words: leave one of them out")
         if len(set(self.only)) < len(self.only):
@@ -87,13 +83,12 @@ class BackboneFeature(Options):
 
     @property
     def output_name(self) -> str:
-        if self.output:
-            return self.output
-        return "embedding" if self.reads_audio else "regions" if self.net.startswith("fasterrcnn") else "pooled"
+        first = "embedding" if self.reads_audio else "regions" if self.net.startswith("fasterrcnn") else "pooled"
+        return self.output or first
 
     @property
     def reads_audio(self) -> bool:
-        return self.net in _AUDIO_NETS
+        return self.net == "vggish"
 
 
 class ImportedFeature(Options):
@@ -138,12 +133,7 @@ class FeatureSource:
 
 
 def find_source(
-    workspace: Workspace,
-    dataset: str,
-    name: str,
-    feature: Any,
-    samplings: dict[str, Any],
-    tagger: ArtifactRef | None,
+    workspace: Workspace, dataset: str, name: str, feature: Any, samplings: dict[str, Any], tagger: ArtifactRef | None
 ) -> FeatureSource:
     """The key and the store of a feature, before anything is extracted."""
     workspace.feature_store(dataset, name)  # refuses a name that would lead elsewhere
@@ -153,9 +143,8 @@ def find_source(
         return FeatureSource(name, opened.digest(), store, f"imported as '{feature.store}'", None, extracted=False)
     chosen = sampling_of(feature)
     if chosen is not None and chosen not in samplings:
-        raise BadInput(
-            f"features.{name}.sampling is '{chosen}'; the recipe's samplings are {', '.join(sorted(samplings))}"
-        )
+        known = ", ".join(sorted(samplings))
+        raise BadInput(f"features.{name}.sampling is '{chosen}'; the recipe's samplings are {known}")
     sampling = samplings[chosen].model_dump(mode="json") if chosen else None
     if isinstance(feature, TaggerFeature):
         return _tagger_source(dataset, name, feature, sampling, tagger)
@@ -173,10 +162,8 @@ def _tagger_source(
         description = "a small net that learnt video-to-words on this training split"
     else:
         raise BadInput(f"features.{name} is of kind 'tagger', but the recipe has no 'tagger' section; add one")
-    output: list[str] = []
-    if (feature.output, feature.over_time) != ("rows", "keep"):
-        output = [feature.output, feature.over_time]
-    output += feature.only
+    plain = (feature.output, feature.over_time) == ("rows", "keep")
+    output: list[str] = [*(() if plain else (feature.output, feature.over_time)), *feature.only]
     output += ["without", *sorted(feature.without)] if feature.without else []
     key = digest("tagger", 2, weights, sampling, *output)  # 2: batches of one size, filled across videos
     description += f" ({feature.output}{_averaged(feature)})"
@@ -197,16 +184,10 @@ def _backbone_source(dataset: str, name: str, feature: BackboneFeature, sampling
     output = feature.output_name
     compiled = [] if feature.compiled == "no" else [f"compiled, {feature.compiled}"]
     key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, sampling, *compiled)
-    return FeatureSource(
-        name,
-        key,
-        f"{dataset}/{name}-{key[:16]}",
-        ", ".join([f"{feature.net} ({output}{_averaged(feature)})", f"{kind} weights", *compiled]),
-        sampling_of(feature),
-        random_weights=kind == "random",
-        weights=weights,
-        missing_weights=missing,
-    )
+    description = ", ".join([f"{feature.net} ({output}{_averaged(feature)})", f"{kind} weights", *compiled])
+    store = f"{dataset}/{name}-{key[:16]}"
+    random = kind == "random"
+    return FeatureSource(name, key, store, description, sampling_of(feature), True, random, weights, missing)
 
 
 def _averaged(feature: TaggerFeature | BackboneFeature) -> str:
@@ -217,6 +198,5 @@ def _file_hash(name: str, path: str) -> str:
     try:
         return digest_file(Path(path))
     except OSError as error:
-        raise BadInput(
-            f"features.{name}.weights: cannot read {path} ({error.strerror}); give pretrained, random or a weights file"
-        ) from error
+        reason = f"features.{name}.weights: cannot read {path} ({error.strerror})"
+        raise BadInput(f"{reason}; give pretrained, random or a weights file") from error

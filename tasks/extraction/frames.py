@@ -1,21 +1,24 @@
-"""Frames of many videos: each is decoded once, in decoder processes that may die."""
+"""Probes, frames and shot boundaries of many videos, each decoded once, in decoder processes that may die."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from storage.catalogue import Catalogue
 from storage.errors import BadMedia
-from storage.files.file_cache import CachedProbe
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Sampling
-from storage.media.frame_stream import DecodeJob, Event, FrameRequest, gather, restart, stream_frames
+from storage.media.frame_stream import DecodeJob, FrameRequest, gather, restart, stream_frames
 from storage.media.probe import Probe, SampledFrames
 from storage.media.resize import UNCHANGED, FrameTransform
-from tasks.catalogue import probe_files
+from storage.media.shots import Cuts, ScanProgress, ShotJob, detect_cuts
+from tasks.catalogue import nameless, probe_files
+from tasks.framework.progress import progress_bar
 from tasks.framework.stage import StageContext
 
+CUTS_VERSION = 1  # bump when detection finds other cuts
 _BLOCK = 1000  # videos whose frame times are in memory together
 
 
@@ -28,13 +31,11 @@ def probes_of(
         contents = catalogue.content_keys
         found = probe_files(context, {contents[id]: catalogue.path_of(id) for id in block}, times=True)
         for id in block:
-            yield id, _as_probe(found[contents[id]])
-
-
-def _as_probe(probed: CachedProbe) -> Probe | BadMedia:
-    if probed.metadata is None or probed.pts is None:
-        return BadMedia(probed.bad_kind, probed.bad_reason)
-    return Probe(**probed.metadata, pts=probed.pts)
+            probed = found[contents[id]]
+            if probed.metadata is None or probed.pts is None:
+                yield id, BadMedia(probed.bad_kind, probed.bad_reason)
+            else:
+                yield id, Probe(**probed.metadata, pts=probed.pts)
 
 
 def read_frames(
@@ -59,12 +60,40 @@ def read_frames(
 
     with DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool:
         for _, events in pool.stream(stream_frames, jobs(), restart):
-            yield decoding.popleft(), _gathered(events)
+            found: dict[str, SampledFrames] | BadMedia
+            try:
+                found = gather(events)
+            except BadMedia as bad:
+                found = bad
+            yield decoding.popleft(), found
     yield from unreadable
 
 
-def _gathered(events: Iterator[Event | BadMedia]) -> dict[str, SampledFrames] | BadMedia:
-    try:
-        return gather(events)
-    except BadMedia as bad:
-        return bad
+def find_cuts(context: StageContext, files: Mapping[str, tuple[Path, Probe]]) -> dict[str, Cuts | BadMedia]:
+    """content hash -> (path, probe) of files -> content hash -> their cuts, or why they could not be decoded. Cuts are detected
+    once per content hash and stored in the file cache."""
+    known = context.file_cache.cuts(files, CUTS_VERSION)
+    found: dict[str, Cuts | BadMedia] = {content: Cuts(*cuts) for content, cuts in known.items()}
+    todo = [content for content in files if content not in found]
+    if not todo:
+        return found
+    lengths = [files[content][1].duration for content in todo]
+    with (
+        progress_bar("looking for shots", round(sum(lengths)), "seconds of video") as bar,
+        DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
+    ):
+        seconds_done = 0.0
+        streams = pool.stream(detect_cuts, [ShotJob(*files[content]) for content in todo], lambda _: ScanProgress(0.0))
+        for content, length, (job, events) in zip(todo, lengths, streams, strict=True):
+            for event in events:
+                match event:
+                    case ScanProgress():
+                        bar.update_to(round(seconds_done + event.seconds))
+                    case Cuts():
+                        context.file_cache.note_cuts(content, CUTS_VERSION, event.moments, event.strengths)
+                        found[content] = event
+                    case BadMedia():
+                        found[content] = BadMedia(event.kind, nameless(event.reason, job.path))
+            seconds_done += length
+            bar.update_to(round(seconds_done))
+    return found

@@ -29,8 +29,8 @@ from storage.weights import WeightsFolder, cache_folder
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
 from tasks.training.loading import load_tagger
 
-Precision = Literal["auto", "float32", "float16", "bfloat16"]
 Compiled = Literal["no", "float32", "bfloat16"]
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
 _HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _CACHED = 8  # nets in memory at once
 
@@ -55,10 +55,8 @@ class Net:
         if sampling is None:
             raise BadInput(f"features.{name} looks at frames; name one of the recipe's samplings")
         if clip is not None and not isinstance(sampling, Clips):
-            raise BadInput(
-                f"features.{name}: {self.backbone.name} looks at clips of {clip} frames; give it a sampling of "
-                f"kind 'clips' with length {clip}"
-            )
+            reason = f"{self.backbone.name} looks at clips of {clip} frames"
+            raise BadInput(f"features.{name}: {reason}; give it a sampling of kind 'clips' with length {clip}")
         return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)), plan)
 
     def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
@@ -69,9 +67,8 @@ class Net:
         except CannotCompile as error:
             raise BadInput(str(error)) from error
         except torch.OutOfMemoryError as error:
-            raise StorageError(
-                f"the GPU has no room for {len(items)} items of {self.backbone.name}; lower runtime.batch"
-            ) from error
+            reason = f"the GPU has no room for {len(items)} items of {self.backbone.name}"
+            raise StorageError(f"{reason}; lower runtime.batch") from error
         return {name: rows.float().cpu().numpy() for name, rows in outputs.items()}
 
     def source_output(self, output: str) -> str:
@@ -106,31 +103,25 @@ class _TaggerBackbone:
         self._tagger = load_tagger(checkpoint)
         known: list[str] = checkpoint.values.get("words", [])
         if unknown := [word for word in only if word not in known]:
-            raise BadInput(
-                f"the word tagger does not know {', '.join(map(repr, unknown))}; it knows {', '.join(known)}"
-            )
-        self._word_ids = [known.index(word) for word in only]
-        if not only:
-            excluded = {known.index(word) for word in without if word in known}
-            self._word_ids = [n for n in range(self._tagger.options.words) if n not in excluded]
+            unknown_words = ", ".join(map(repr, unknown))
+            raise BadInput(f"the word tagger does not know {unknown_words}; it knows {', '.join(known)}")
+        options = self._tagger.options
+        excluded = {known.index(word) for word in without if word in known}
+        others = [n for n in range(options.words) if n not in excluded]
+        self._word_ids = [known.index(word) for word in only] or others
         if not self._word_ids:
             raise BadInput(f"'without' leaves no word of the word tagger, which knows {', '.join(known)}")
         self.net: nn.Module = self._tagger
-        options = self._tagger.options
         self.preprocessing: Preprocessing | None = Preprocessing(size=(options.size, options.size))
         self.clip: int | None = options.frames
-        self.outputs: Mapping[str, tuple[int, ...]] = {
-            "rows": (options.feature_size,),
-            "tags": (len(self._word_ids),),
-            "words": (len(self._word_ids),),
-            "grid": (GRID * GRID, options.feature_size),
-        }
+        words, size = len(self._word_ids), options.feature_size
+        outputs = {"rows": (size,), "tags": (words,), "words": (words,), "grid": (GRID * GRID, size)}
+        self.outputs: Mapping[str, tuple[int, ...]] = outputs
         self.video_outputs: Mapping[str, str] = {"words": "rows"}
 
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         rows, cells = self._tagger.features_and_cells(items)
-        tags = self._tagger.words_of_positions(rows)[:, self._word_ids]
-        return {"rows": rows, "grid": cells, "tags": tags}
+        return {"rows": rows, "grid": cells, "tags": self._tagger.words_of_positions(rows)[:, self._word_ids]}
 
     def video_output(self, output: str, rows: Tensor) -> Tensor:
         return self._tagger.words_of_video(rows)[self._word_ids]

@@ -8,21 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from storage.features.s3_sync import Mirror, RemoteFeatures
 from storage.features.store import FeatureStore
 from storage.media.frame_sampling import Sampling
 from tasks.extraction.engine import Feature, RowResult, Video, extract
-from tasks.extraction.extractors import FeatureOptions
 from tasks.extraction.nets import open_net
 from tasks.framework.runtime import Runtime
-
-_OPTIONS: TypeAdapter[Any] = TypeAdapter(FeatureOptions)
-_SAMPLING: TypeAdapter[Any] = TypeAdapter(Sampling)
 
 
 @dataclass(frozen=True)
@@ -30,10 +25,11 @@ class PendingRows:
     """One feature of a shard: how it is computed, its store, and the rows to compute (video id -> record key)."""
 
     name: str
-    options: dict[str, Any]
+    options: Any
+    """one of FeatureOptions that is extracted"""
     store: str
     weights: str
-    sampling: dict[str, Any] | None
+    sampling: Sampling | None
     plan: str
     """the sampling's name"""
     rows: dict[str, str]
@@ -51,17 +47,12 @@ class Shard:
 
 def run_shards(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]:
     """Run shards where the recipe's runtime says: in this process or on a cluster. Yields the result of each row."""
-    if runtime.runner == "local":
-        yield from _run_locally(shards, runtime)
-    else:
+    if runtime.runner != "local":
         from tasks.extraction.cluster import run_on_cluster
 
         yield from run_on_cluster(shards, runtime)
-
-
-def _run_locally(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]:
-    """One shard after another through the same nets: batches are filled across shards."""
-    remaining = iter(shards)
+        return
+    remaining = iter(shards)  # one shard after another through the same nets: batches are filled across shards
     first = next(remaining, None)
     if first is None:
         return
@@ -69,29 +60,23 @@ def _run_locally(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResul
         features = [_open(rows, first, stack) for rows in first.features]
 
         def videos() -> Iterator[Video]:
-            shard: Shard | None = first
-            while shard is not None:
+            for shard in chain([first], remaining):
                 for feature, rows in zip(features, shard.features, strict=True):
                     fresh = FeatureStore.open(Path(rows.store)).view().fresh(rows.rows)
                     feature.pending.update({id: key for id, key in rows.rows.items() if id not in fresh})
                 yield from shard.videos
-                shard = next(remaining, None)
 
         yield from extract(features, videos(), runtime)
 
 
 def _open(rows: PendingRows, shard: Shard, stack: ExitStack) -> Feature:
-    options = _OPTIONS.validate_python(rows.options)
-    tagger = Path(shard.tagger) if shard.tagger else None
-    net = open_net(options, rows.weights, tagger, shard.runtime.torch_device(), shard.runtime.precision)
-    sampling = _SAMPLING.validate_python(rows.sampling) if rows.sampling else None
-    averaged = options.over_time == "mean"
+    runtime, options, tagger = shard.runtime, rows.options, Path(shard.tagger) if shard.tagger else None
+    net = open_net(options, rows.weights, tagger, runtime.torch_device(), runtime.precision)
     store = FeatureStore.open(Path(rows.store))
-    mirror = mirror_of(store, shard.runtime)
+    mirror = mirror_of(store, runtime)
     writer = stack.enter_context(store.writer(published=mirror.push_segment if mirror else None))
-    return Feature(
-        rows.name, net, net.request(sampling, rows.name, rows.plan), options.output_name, averaged, writer, {}
-    )
+    request = net.request(rows.sampling, rows.name, rows.plan)
+    return Feature(rows.name, net, request, options.output_name, options.over_time == "mean", writer, {})
 
 
 def mirror_of(store: FeatureStore, runtime: Runtime) -> Mirror | None:

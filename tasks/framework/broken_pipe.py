@@ -14,7 +14,6 @@ from functools import partial
 
 from rich.console import Console
 
-_STARTED_BY_WORKER = "PREFECT__FLOW_RUN_ID"
 _OUTPUTS = (1, 2)
 _lock = threading.Lock()
 _watching = False
@@ -24,7 +23,7 @@ def survive_broken_pipe() -> None:
     """In a run that a worker started, and in its child processes: go on silently when the pipe breaks. What a person started
     in a terminal or a pipe still ends with it."""
     global _watching
-    if _STARTED_BY_WORKER not in os.environ:
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
         return
     for console in _logging_consoles():
         console.on_broken_pipe = partial(setattr, console, "quiet", True)  # type: ignore[method-assign]

@@ -25,18 +25,16 @@ def read_feature_metadata(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         return json.loads((folder / "features.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise StorageError(
-            f"cannot read {folder / 'features.json'}: {error}; run with '--force extract_features'"
-        ) from error
+        where = folder / "features.json"
+        raise StorageError(f"cannot read {where}: {error}; run with '--force extract_features'") from error
 
 
 def read_rows(folder: Path) -> dict[str, dict[str, str]]:
     """feature -> video id -> key of its row, for every row of an extraction."""
     table = pq.read_table(folder / "rows.parquet")
-    wanted: dict[str, dict[str, str]] = {name: {} for name in table["feature"].unique().to_pylist()}
-    columns = (table[name].to_pylist() for name in ("feature", "id", "key"))
-    for feature, id, key in zip(*columns, strict=True):
-        wanted[feature][id] = key
+    wanted: dict[str, dict[str, str]] = {}
+    for feature, id, key in zip(*(table[name].to_pylist() for name in ("feature", "id", "key")), strict=True):
+        wanted.setdefault(feature, {})[id] = key
     return wanted
 
 
@@ -59,10 +57,8 @@ class FeatureAccess:
         about = read_feature_metadata(folder)
         unknown = [name for name in names if name not in about]
         if unknown:
-            raise MissingFeatures(
-                f"features '{unknown[0]}' are wanted, the recipe extracts {', '.join(sorted(about))}; "
-                "add it to the recipe's features"
-            )
+            extracted = f"the recipe extracts {', '.join(sorted(about))}; add it to the recipe's features"
+            raise MissingFeatures(f"features '{unknown[0]}' are wanted, {extracted}")
         rows = read_rows(folder)
         views = {name: FeatureStore.open(workspace.features / about[name]["store"]).view() for name in names}
         kept = {name: rows.get(name, {}) for name in names}
@@ -83,13 +79,14 @@ class FeatureAccess:
         needed = [self.rows[name] for name in self.names if name not in self.optional]
         return [id for id in ids if all(id in rows for rows in needed)]
 
-    def read(self, ids: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def read(self, ids: Sequence[str], device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """B videos -> features name -> (B, T, D) float32, masks name -> (B, T)."""
         features, masks = {}, {}
         for name in self.names:
             array, mask = self._batch(name, ids)
             # torch converts 10x faster than numpy
-            features[name], masks[name] = torch.from_numpy(array).float(), torch.from_numpy(mask)
+            features[name] = torch.from_numpy(array).float().to(device)
+            masks[name] = torch.from_numpy(mask).to(device)
         return features, masks
 
     def _batch(self, name: str, ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +98,7 @@ class FeatureAccess:
         shape = tuple(self.about[name].get("shape", [self.sizes[name]]))
         if not there:
             return np.zeros((len(ids), 1, *shape), np.float16), np.zeros((len(ids), 1), bool)
-        found, real = view.read_batch([ids[n] for n in there], rows, dtype="float16")
-        array, mask = np.zeros((len(ids), *found.shape[1:]), np.float16), np.zeros((len(ids), real.shape[1]), bool)
-        array[there], mask[there] = found, real
+        found, valid = view.read_batch([ids[n] for n in there], rows, dtype="float16")
+        array, mask = np.zeros((len(ids), *found.shape[1:]), np.float16), np.zeros((len(ids), valid.shape[1]), bool)
+        array[there], mask[there] = found, valid
         return array, mask

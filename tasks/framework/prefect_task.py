@@ -34,21 +34,17 @@ def gpu_slot(run: StageRun) -> Iterator[None]:
     if not run.runtime.concurrency_limit or not run.stage.device or elsewhere:
         yield
         return
-    console.print(f"  {run.label}: takes a slot of '{run.runtime.concurrency_limit}'", highlight=False, markup=False)
+    limit = run.runtime.concurrency_limit
+    console.print_line(f"  {run.label}: takes a slot of '{limit}'", markup=False)
+    # A renewal that fails, because the server restarts, must not end hours of training.
+    how: dict[str, Any] = {"lease_duration": LEASE_SECONDS, "strict": True, "raise_on_lease_renewal_failure": False}
     with ExitStack() as held:
         try:
-            # A renewal that fails, because the server restarts, must not end hours of training.
-            take = concurrency(
-                run.runtime.concurrency_limit,
-                lease_duration=LEASE_SECONDS,
-                strict=True,
-                raise_on_lease_renewal_failure=False,
-            )
-            held.enter_context(take)
+            held.enter_context(concurrency(limit, **how))
         except ConcurrencySlotAcquisitionError as error:
             raise UsageError(
-                f"Prefect has no concurrency limit '{run.runtime.concurrency_limit}', which the runtime names; make it with "
-                f"'prefect global-concurrency-limit create {run.runtime.concurrency_limit} --limit 1'"
+                f"Prefect has no concurrency limit '{limit}', which the runtime names; make it with "
+                f"'prefect global-concurrency-limit create {limit} --limit 1'"
             ) from error
         yield
 
@@ -59,8 +55,7 @@ def _is_transient(_task: Any, _run: Any, state: State[Any]) -> bool:
 
 
 def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
-    run: StageRun = parameters["self"]
-    return f"{run.stage.name}-{run.ref.key}"
+    return f"{parameters['self'].stage.name}-{parameters['self'].ref.key}"
 
 
 @lru_cache

@@ -11,22 +11,28 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, cast
 from uuid import UUID
 
+from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from tasks.framework.console import PlainConsole
+from storage.files.sanitising import visible
 
 _LINE_EVERY = 10.0  # seconds between plain lines
 _ARTIFACT_EVERY = 5.0  # an update costs the server up to 50 ms
+
+
+class PlainConsole(Console):
+    """A console for untrusted text: a file's name cannot move the cursor or clear the screen. Markup is still up to the caller
+    (`rich.markup.escape`)."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+    def print_line(self, text: str, markup: bool = True) -> None:
+        """Print one line as it is: numbers are not coloured, and a long line is the terminal's to wrap."""
+        self.print(text, markup=markup, highlight=False, soft_wrap=True)
+
 
 console = PlainConsole(stderr=True)
 
@@ -37,9 +43,8 @@ class ProgressBar:
     def __init__(
         self, label: str, total: int, unit: str, display: Progress | None, artifact: UUID | None, done: int = 0
     ):
-        self.label, self.total, self.unit = label, total, unit
+        self.label, self.total, self.unit, self._display, self._artifact = label, total, unit, display, artifact
         self.count = self._done_before = done
-        self._display, self._artifact = display, artifact
         self._row = display.add_task(escape(label), total=total, completed=done, postfix="") if display else None
         self._started = self._last_line = self._last_artifact = time.monotonic()
 
@@ -53,7 +58,7 @@ class ProgressBar:
             self._display.update(self._row, completed=count, postfix=escape(postfix))
         elif now - self._last_line >= _LINE_EVERY:
             self._last_line = now
-            console.print(f"  {self.label}: {self._text(now)} {postfix}".rstrip(), highlight=False, markup=False)
+            console.print_line(f"  {self.label}: {self._text(now)} {postfix}".rstrip(), markup=False)
         if self._artifact and now - self._last_artifact >= _ARTIFACT_EVERY:
             self._last_artifact = now
             self._update_artifact(f"{self._text(now)} {postfix}")
@@ -98,9 +103,7 @@ def progress_bars(totals: dict[str, int], unit: str, done: int = 0) -> Iterator[
     )
     in_terminal = console.is_terminal and sys.stderr.isatty()
     with Progress(*columns, console=console, transient=True) if in_terminal else nullcontext() as display:
-        bars = {
-            label: ProgressBar(label, total, unit, display, artifacts[label], done) for label, total in totals.items()
-        }
+        bars = {name: ProgressBar(name, n, unit, display, artifacts[name], done) for name, n in totals.items()}
         yield bars
     for bar in bars.values():
         bar.close()
@@ -132,9 +135,8 @@ class CurveArtifact:
     """A training's curve as one growing table in Prefect, if this code runs inside a Prefect task."""
 
     def __init__(self, label: str):
-        self.label, self._wanted = label, _in_prefect_task()
+        self.label, self._wanted, self._last = label, _in_prefect_task(), -math.inf
         self._artifact: UUID | None = None
-        self._last = -math.inf
 
     def show(self, curve: list[dict[str, Any]], final: bool = False) -> None:
         """Publish the points so far. Short epochs are published together, the final one always."""

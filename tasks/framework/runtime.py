@@ -58,10 +58,8 @@ class Runtime(Options):
     def _no_secrets(cls, url: str) -> str:
         """A recipe is kept with every run and shown in the dashboard."""
         if has_login(url):
-            raise ValueError(
-                "an address in a recipe must not carry a login: it would be kept and shown with every run; set AWS_ACCESS_KEY_ID "
-                "and AWS_SECRET_ACCESS_KEY in the environment"
-            )
+            reason = "an address in a recipe must not carry a login: it would be kept and shown with every run"
+            raise ValueError(f"{reason}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
         return url
 
     def torch_device(self) -> str:

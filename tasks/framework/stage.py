@@ -3,9 +3,8 @@
     @stage(version=1)
     def prepare_text(context: StageContext, options: TextOptions, captions: ArtifactRef) -> StageResult: ...
 
-The key is a hash of the stage's name, version, options and the keys of its inputs. A result exists once its done-marker
-does; the marker decides, and Prefect's cache, keyed by the same key, only shows it. Deleting Prefect's database loses
-nothing; deleting a result makes it stale whatever Prefect remembers."""
+The key is a hash of the stage's name, version, options and the keys of its inputs. A result exists once its done-marker does;
+Prefect's cache, keyed by the same key, only shows it: deleting a result makes it stale whatever Prefect remembers."""
 
 from __future__ import annotations
 
@@ -126,7 +125,7 @@ class StageRun:
         do, such as to hold a GPU's slot; `title` is what Prefect calls the task run."""
 
         def wait_for(holder: str) -> None:
-            console.print(f"  {self.label}: {holder} is at it; waiting", highlight=False, markup=False)
+            console.print_line(f"  {self.label}: {holder} is at it; waiting", markup=False)
 
         with self.workspace.lock(lock_name(self.stage.name, self.ref.key), wait_for):
             if force:
@@ -194,9 +193,8 @@ class Stage:
         key = digest(self.name, ingredients)
         uri = f"artifacts/{self.name}/{key}"
         ref = ArtifactRef(self.name, uri, key, made_by=f"{self.name} v{self.version}", parts=known.parts)
-        return StageRun(
-            self, label or self.name, options, given, ref, ingredients, workspace, data, runtime, known.prepared
-        )
+        what = (self, label or self.name, options, given, ref, ingredients)
+        return StageRun(*what, workspace, data, runtime, known.prepared)
 
 
 def refs_in(value: Input) -> list[ArtifactRef]:
@@ -226,8 +224,7 @@ def stage(
     with the reason beside it."""
 
     def wrap(function: StageFunction) -> Stage:
-        return Stage(
-            function.__name__, version, function, key_inputs, is_valid, explain_stale, rerun_reason, device, launch
-        )
+        hooks = (key_inputs, is_valid, explain_stale, rerun_reason, device, launch)
+        return Stage(function.__name__, version, function, *hooks)
 
     return wrap

@@ -8,27 +8,12 @@ import torch
 
 from models.captioner import Captioner
 from models.decoding.beam_search import SearchOptions, search
-from models.metrics.corpus import score_corpus
 from models.types import Decoded
 from storage.results import CaptionRow
-from storage.text.references import References
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 
 _BATCH = 64
-
-
-def caption_videos(
-    captioner: Captioner,
-    access: FeatureAccess,
-    vocabulary: Vocabulary,
-    ids: Sequence[str],
-    options: SearchOptions,
-    device: str,
-    progress: Callable[[int], None] | None = None,
-) -> list[CaptionRow]:
-    """The best caption of each video, in the order given."""
-    return [ranked[0] for ranked in rank_captions(captioner, access, vocabulary, ids, options, device, progress)]
 
 
 def rank_captions(
@@ -44,14 +29,8 @@ def rank_captions(
     found: list[list[CaptionRow]] = []
     for start in range(0, len(ids), _BATCH):
         batch = list(ids[start : start + _BATCH])
-        features, masks = access.read(batch)
         with torch.inference_mode():
-            decoded = search(
-                captioner,
-                {name: tensor.to(device) for name, tensor in features.items()},
-                {name: tensor.to(device) for name, tensor in masks.items()},
-                options,
-            )
+            decoded = search(captioner, *access.read(batch, device), options)
         for row, id in enumerate(batch):
             finished = decoded.log_probs[row].isfinite().tolist()
             found.append([_row(decoded, vocabulary, row, n, id) for n, ok in enumerate(finished) if ok or not n])
@@ -61,23 +40,8 @@ def rank_captions(
 
 
 def _row(decoded: Decoded, vocabulary: Vocabulary, row: int, n: int, id: str) -> CaptionRow:
-    words = vocabulary.decode(decoded.tokens[row, n].tolist())
-    attention = None
+    words, attention = vocabulary.decode(decoded.tokens[row, n].tolist()), None
     if decoded.attention is not None:
-        weights = decoded.attention[row, n, : len(words)]
-        attention = [[round(w, 4) for w in word] for word in weights.tolist()]
+        weights = decoded.attention[row, n, : len(words)].tolist()
+        attention = [[round(w, 4) for w in word] for word in weights]
     return CaptionRow(id, " ".join(words), round(decoded.log_probs[row, n].item(), 6), attention)
-
-
-def validation_cider(
-    captioner: Captioner,
-    access: FeatureAccess,
-    references: References,
-    validation: dict[str, list[str]],
-    max_words: int,
-    device: str,
-) -> float:
-    """CIDEr of greedy captions for the videos of `validation`, video id -> its references."""
-    greedy = SearchOptions(width=1, max_length=max_words)
-    found = caption_videos(captioner, access, references.vocabulary, sorted(validation), greedy, device)
-    return score_corpus({c.video_id: c.caption for c in found}, validation).corpus["CIDEr"]

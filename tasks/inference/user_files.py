@@ -5,31 +5,128 @@ name, is not extracted again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import Field
 
 from models.captioner import Captioner
+from models.decoding.beam_search import SearchOptions
 from storage.catalogue import Catalogue
-from storage.datasets.user_files import ROOT, UserClip, clip_of, source_of
+from storage.datasets.user_files import ROOT, USER_FILES, UserClip, UserFilesOptions, clip_of, source_of
 from storage.errors import BadMedia, MissingFeatures
 from storage.files.file_cache import FileCache
+from storage.files.garbage_collection import lock_name
+from storage.media.frame_sampling import Sampling
 from storage.media.shots import Cuts, ShotOptions, shot_spans, window_spans
 from storage.options import Options
-from storage.records import Problem, TimeSpan
+from storage.records import ArtifactRef, Problem, TimeSpan
 from storage.results import CaptionRow
 from storage.text.references import References
 from storage.workspace import Workspace
-from tasks.extraction.frames import probes_of
-from tasks.extraction.shot_detection import find_cuts
+from tasks.catalogue import catalogue
+from tasks.extract_features import ExtractOptions, extract_features
+from tasks.extraction.extractors import FeatureOptions
+from tasks.extraction.frames import find_cuts, probes_of
+from tasks.find_key_frames import FindingOptions, find_key_frames
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import progress_bar, progress_on_demand
-from tasks.framework.stage import StageContext
+from tasks.framework.quarantine import gather_problems
+from tasks.framework.runtime import Runtime
+from tasks.framework.stage import Input, Stage, StageContext, StageRun
 from tasks.inference.generate import rank_captions
-from tasks.inference.user_file_stages import ExecuteStage, TrainedRun, UserFileStages, execute_here
+from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.training.loading import captioner_options, load_trained
+
+ExecuteStage = Callable[[StageRun], bool]
+"""executes a stage; True if its result had to be computed"""
+
+
+def execute_here(run: StageRun) -> bool:
+    """In this process, without Prefect."""
+    return run.execute(force=bool(run.rerun_reason()))[1]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a run has that captioning needs: where its results are, and how they were made."""
+
+    workspace: Workspace
+    features: Mapping[str, FeatureOptions]
+    """those that its captioner reads"""
+    sampling: Mapping[str, Sampling]
+    """those that these features use"""
+    search: SearchOptions
+    runtime: Runtime
+    captioners: tuple[ArtifactRef, ...]
+    """one, or several that form an ensemble"""
+    text: ArtifactRef
+    tagger: ArtifactRef | None = None
+    refocused: ArtifactRef | None = None
+    """the captioner that finds the key frames which the others read (VRE's third phase)"""
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        return [self.workspace.root / captioner.uri / "captioner.safetensors" for captioner in self.captioners]
+
+
+class UserFileStages:
+    """The stages on one set of files; each method executes what it is named for and remembers its stage runs."""
+
+    def __init__(self, trained: TrainedRun, execute: ExecuteStage) -> None:
+        self.trained, self._execute_stage = trained, execute
+        self._runs: list[StageRun] = []
+
+    def catalogue(self, clips: Iterable[UserClip]) -> tuple[Catalogue, StageContext]:
+        """Probe the clips; the extraction is about the last ones."""
+        run, _ = self._execute(catalogue, UserFilesOptions(clips=tuple(clips)))
+        return Catalogue(run.folder, ROOT), run.context()
+
+    def extract(self) -> tuple[Path, int]:
+        """Make sure that all clips have their features: the extraction's folder, and how many rows had to be computed."""
+        trained = self.trained
+        videos = self._runs[-1].ref.part("videos")
+        plans = tuple(
+            self._execute(sample_frames, SamplingOptions(sampling=how), f"sample_frames[{name}]", videos=videos)[0].ref
+            for name, how in trained.sampling.items()
+        )
+        options = ExtractOptions(dataset=USER_FILES, features=dict(trained.features), sampling=dict(trained.sampling))
+        run, computed = self._execute(
+            extract_features, options, videos=videos, tagger=trained.tagger, frame_plans=plans
+        )
+        done = run.find_completion() if computed else None
+        extracted = sum(done.summary["extracted"].values()) if done else 0
+        if trained.refocused:
+            read = {"features": run.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
+            run, _ = self._execute(find_key_frames, FindingOptions(), **read)
+        return run.folder, extracted
+
+    def problems(self) -> list[Problem]:
+        """The quarantined items; `item` is the id of the clip."""
+        found = gather_problems(self.trained.workspace, [run.ref for run in self._runs])
+        return [problem for problem in found if problem.quarantined]
+
+    def failures(self, table: Catalogue) -> list[Problem]:
+        """What the extraction noted before it ended without a single row."""
+        run = self._runs[-1]
+        cache = run.context().file_cache
+        known = {record: why for s in run.prepared.values() for record, why in cache.failures(s.key).items()}
+        return [Problem(id, *known[key], quarantined=True) for id, key in table.usable_keys.items() if key in known]
+
+    def discard(self) -> None:
+        """Remove the tables that were written; rows of features stay."""
+        workspace = self.trained.workspace
+        for run in self._runs:
+            with workspace.lock(lock_name(run.stage.name, run.ref.key)):
+                workspace.discard(run.stage.name, run.ref.key)
+
+    def _execute(
+        self, stage: Stage, options: Options, label: str = "", /, **inputs: Input | None
+    ) -> tuple[StageRun, bool]:
+        run = stage.bind(self.trained.workspace, ROOT, self.trained.runtime, options, inputs, label)
+        self._runs.append(run)
+        return run, self._execute_stage(run)
 
 
 class WindowOptions(Options):
@@ -97,7 +194,7 @@ class FileCaptioner:
             problems += _file_problems([*stages.problems(), *bad], paths_of | clip_paths)
             content_of = {path: content for content, paths in paths_of.items() for path in paths}
             captioned = [
-                found[clip.id].at(path)
+                replace(found[clip.id], path=path)
                 for path in dict.fromkeys(files)
                 for clip in clips.get(content_of.get(path, ""), ())
                 if clip.id in found
@@ -107,7 +204,7 @@ class FileCaptioner:
             if not keep_tables:
                 stages.discard()
 
-    def _captions(self, folder: Path, table: Catalogue, ids: list[str], n_best: int) -> dict[str, _RankedClip]:
+    def _captions(self, folder: Path, table: Catalogue, ids: list[str], n_best: int) -> dict[str, ClipCaption]:
         """clip id -> its captions, where it has all features: the one that an evaluation would give, then others, from the
         run's own search where it is wide enough, else from a wider one."""
         trained, device = self.trained, self.trained.runtime.torch_device()
@@ -124,30 +221,13 @@ class FileCaptioner:
             wide = trained.search.model_copy(update={"n_best": n_best, "width": n_best})
             best = rank_captions(self._net, access, vocabulary, ids, wide, device)
         durations = dict(zip(table.videos["id"].to_pylist(), table.videos["duration"].to_pylist(), strict=True))
-        return {
-            id: _RankedClip(
-                table.records[id].segment, durations[id], _own_first(mine[0], many, n_best), _times(access, id, mine[0])
-            )
-            for id, mine, many in zip(ids, captions, best, strict=True)
-        }
-
-
-@dataclass(frozen=True)
-class _RankedClip:
-    """The captions of a clip, whichever file holds it."""
-
-    segment: TimeSpan | None
-    duration: float
-    best: tuple[CaptionRow, ...]
-    times: tuple[float, ...] | None
-
-    def at(self, path: Path) -> ClipCaption:
-        segment = self.segment or (0.0, self.duration)
-        return ClipCaption(path, segment, self.segment is None, self.best[0], self.best, self.times)
-
-
-def _own_first(own: CaptionRow, many: Sequence[CaptionRow], n_best: int) -> tuple[CaptionRow, ...]:
-    return (own, *[row for row in many if row.caption != own.caption][: n_best - 1])
+        found = {}
+        for id, (own_best, *_), many in zip(ids, captions, best, strict=True):
+            others = [row for row in many if row.caption != own_best.caption][: n_best - 1]
+            segment = table.records[id].segment
+            where = (table.path_of(id), segment or (0.0, durations[id]), segment is None)
+            found[id] = ClipCaption(*where, own_best, (own_best, *others), _times(access, id, own_best))
+        return found
 
 
 def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[Problem]]:
@@ -160,9 +240,8 @@ def _by_content(workspace: Workspace, files: Sequence[Path]) -> tuple[dict[str, 
     for source, path in sources.items():
         content = contents[source]
         if content is None:
-            problems.append(
-                Problem(str(path), "unreadable", "the file cannot be read; check its permissions", "", True)
-            )
+            reason = "the file cannot be read; check its permissions"
+            problems.append(Problem(str(path), "unreadable", reason, quarantined=True))
         else:
             paths_of.setdefault(content, []).append(path)
     return paths_of, problems

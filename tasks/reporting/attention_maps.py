@@ -24,7 +24,7 @@ from models.zoo import CaptionerOptions
 from storage.results import CaptionRow
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
-from tasks.reporting.report_page import Box, Region
+from tasks.reporting.pages import Box, Region
 
 _BATCH = 64
 _REGIONS_PER_WORD = 4
@@ -62,9 +62,9 @@ class RegionBoxes:
 
 def needs_captioner(options: CaptionerOptions) -> bool:
     """Whether the attention maps take another forward pass; otherwise the caption rows hold all that is needed."""
-    return (isinstance(options, VreOptions) and options.steps == 2) or (
-        isinstance(options, G2lOptions) and options.regions is not None
-    )
+    if isinstance(options, G2lOptions):
+        return options.regions is not None
+    return isinstance(options, VreOptions) and options.steps == 2
 
 
 def find_attention_maps(
@@ -78,14 +78,19 @@ def find_attention_maps(
 ) -> dict[str, AttentionMap]:
     """video id -> attention map of its caption. The captioner is only read where `needs_captioner`."""
     maps = {row.video_id: _over_time(options, access, boxes, row) for row in rows}
-    if captioner is None:
-        return maps
-    if isinstance(options, VreOptions) and options.steps == 2:
-        for id, seconds in _key_times(captioner, options, access, rows, device):
-            maps[id] = replace(maps[id], key_time=seconds)
-    if isinstance(options, G2lOptions) and options.regions is not None and boxes is not None:
-        for id, regions in _g2l_regions(captioner, options.regions, access, boxes, vocabulary, rows, device):
-            maps[id] = replace(maps[id], regions=regions)
+    if captioner and isinstance(options, VreOptions) and options.steps == 2:
+        for batch, memory in _batches(captioner, access, rows, device):
+            for row, frame in zip(batch, memory.extras["key_frame"].tolist(), strict=True):
+                times = _times(access, options.temporal, row.video_id)
+                if times is not None and frame < len(times):
+                    maps[row.video_id] = replace(maps[row.video_id], key_time=float(times[int(frame)]))
+    if captioner and boxes and isinstance(options, G2lOptions) and options.regions is not None:
+        for batch, memory in _batches(captioner, access, rows, device):
+            for row, words in zip(batch, _region_weights(captioner, vocabulary, batch, memory), strict=False):
+                times = _times(access, options.regions, row.video_id)
+                if times is not None:
+                    regions = tuple(_top_regions(*word, times, boxes, row.video_id) for word in words)
+                    maps[row.video_id] = replace(maps[row.video_id], regions=regions)
     return maps
 
 
@@ -131,9 +136,8 @@ def _over_time(
     if isinstance(options, TopDownOptions) and region_feature(options, access) == name:
         cells = int(access.about[name]["shape"][0])
         folded = weights[:, : steps * cells].reshape(len(weights), steps, cells)
-        times = _times(access, name, row.video_id)
+        times, frames = _times(access, name, row.video_id), np.arange(steps)
         if boxes is not None and times is not None:
-            frames = np.arange(steps)
             regions = tuple(_top_regions(word, frames, times, boxes, row.video_id) for word in folded)
         weights = folded.sum(-1)
     kept = weights if joined else weights[:, :steps]
@@ -146,7 +150,8 @@ def _top_regions(
     """One word's weights (K, O) over the O regions of the frames (K,) -> the regions that it attends to most."""
     found = []
     for n in np.argsort(-weights, axis=None, kind="stable")[:_REGIONS_PER_WORD]:
-        weight, frame, region = float(weights.flat[n]), int(frames[n // weights.shape[1]]), int(n % weights.shape[1])
+        step, region = divmod(int(n), weights.shape[1])
+        weight, frame = float(weights.flat[n]), int(frames[step])
         in_frame = boxes.in_frame(id, frame) if frame < len(times) else ()
         if weight >= _LEAST_WEIGHT and region < len(in_frame):
             found.append(Region(float(times[frame]), in_frame[region], weight))
@@ -163,51 +168,28 @@ def _batches(
     """Rows in batches, each with the memory of its videos."""
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
-        features, masks = access.read([row.video_id for row in batch])
         with torch.inference_mode():
-            memory = captioner.encode(
-                {n: x.to(device) for n, x in features.items()}, {n: m.to(device) for n, m in masks.items()}
-            )
+            memory = captioner.encode(*access.read([row.video_id for row in batch], device))
         yield batch, memory
 
 
-def _key_times(
-    captioner: Captioner, options: VreOptions, access: FeatureAccess, rows: Sequence[CaptionRow], device: str
-) -> Iterator[tuple[str, float]]:
-    for batch, memory in _batches(captioner, access, rows, device):
-        for row, frame in zip(batch, memory.extras["key_frame"].tolist(), strict=True):
-            times = _times(access, options.temporal, row.video_id)
-            if times is not None and frame < len(times):
-                yield row.video_id, float(times[int(frame)])
-
-
-def _g2l_regions(
-    captioner: Captioner,
-    name: str,
-    access: FeatureAccess,
-    boxes: RegionBoxes,
-    vocabulary: Vocabulary,
-    rows: Sequence[CaptionRow],
-    device: str,
-) -> Iterator[tuple[str, WordRegions]]:
-    """Decode the captions again, teacher-forced, and record which regions of which key frames each word attends to."""
+def _region_weights(
+    captioner: Captioner, vocabulary: Vocabulary, batch: Sequence[CaptionRow], memory: Any
+) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
+    """Decode the captions again, teacher-forced: for each word of each caption, its weights (K, O) of the O regions of the K key
+    frames, and these frames (K,)."""
     decoder = cast(GruDecoder, captioner.decoder)
     local = cast(G2lAttention, decoder.reader).local
     if local is None:
         return
-    for batch, memory in _batches(captioner, access, rows, device):
-        captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
-        recorded: list[tuple[Tensor, Tensor]] = []
-        hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.regions(*inputs)[:2]))  # noqa: B023
-        with torch.inference_mode():
-            state = decoder.start(memory)
-            for step in range(max(map(len, captions), default=0)):
-                previous = [words[min(step, len(words)) - 1] if step and words else BOS for words in captions]
-                _, state, _ = decoder.step(torch.tensor(previous, device=device), state, memory)
-        hook.remove()
-        for n, (row, words) in enumerate(zip(batch, captions, strict=True)):
-            times = _times(access, name, row.video_id)
-            if times is not None:
-                steps = ((weights[n].cpu().numpy(), frames[n].cpu().numpy()) for weights, frames in recorded)
-                of_words = zip(words, steps, strict=False)
-                yield row.video_id, tuple(_top_regions(*step, times, boxes, row.video_id) for _, step in of_words)
+    captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
+    recorded: list[tuple[Tensor, Tensor]] = []
+    hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.regions(*inputs)[:2]))
+    with torch.inference_mode():
+        state = decoder.start(memory)
+        for step in range(max(map(len, captions), default=0)):
+            previous = [words[min(step, len(words)) - 1] if step and words else BOS for words in captions]
+            _, state, _ = decoder.step(torch.tensor(previous, device=memory.mask.device), state, memory)
+    hook.remove()
+    for n, words in enumerate(captions):
+        yield [(weights[n].cpu().numpy(), frames[n].cpu().numpy()) for weights, frames in recorded[: len(words)]]

@@ -1,7 +1,5 @@
-"""The attention strip of a clip: its frames side by side, a bar per attention position below them, boxes over them.
-
-Here frames, weights and boxes become the values that templates/attention_strip.html.j2 draws and that
-templates/attention_strip.js changes when a word of the caption is pointed at."""
+"""The attention strip of a clip: its frames side by side, a bar per attention position below them, boxes over them. These are
+the values that templates/attention_strip.html.j2 draws; attention_strip.js changes them when a word is pointed at."""
 
 from __future__ import annotations
 
@@ -9,32 +7,21 @@ import base64
 import math
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
 from storage.errors import BadInput
-from tasks.reporting.report_page import Region, ReportClip
+from tasks.reporting.pages import ComparedClip, Region, ReportClip
 
 _MIME_TYPES = {"JPEG": "image/jpeg", "WEBP": "image/webp", "PNG": "image/png"}
 
 
-class HasFrames(Protocol):
-    """A clip of the report or of the comparison."""
-
-    @property
-    def video_id(self) -> str: ...
-    @property
-    def frames(self) -> Sequence[bytes]: ...
-    @property
-    def frame_times(self) -> Sequence[float]: ...
-
-
-def frame_strip(clip: HasFrames, most: int | None = None) -> dict[str, Any]:
+def frame_strip(clip: ReportClip | ComparedClip, most: int | None = None) -> dict[str, Any]:
     """The strip without attention: frames as data: URIs with their times; at most `most` of them, evenly chosen."""
     size, sources = _data_uris(clip)
-    times = [f"{time:.1f} s" if math.isfinite(time) else "" for time in clip.frame_times]
-    frames = [(source, times[n] if n < len(times) else "") for n, source in enumerate(sources)]
+    times = [f"{time:.1f} s" if math.isfinite(time) else "" for time in clip.frame_times] + [""] * len(sources)
+    frames = list(zip(sources, times, strict=False))
     if most is not None and len(frames) > most:
         frames = [frames[(2 * n + 1) * len(frames) // (2 * most)] for n in range(most)]
     return {"clip": clip, "size": size, "frames": frames, "key": None, "bars": [], "timeline": False}
@@ -42,21 +29,15 @@ def frame_strip(clip: HasFrames, most: int | None = None) -> dict[str, Any]:
 
 def attention_strip(clip: ReportClip) -> dict[str, Any]:
     """The strip with its key frame, its bars (the mean over all words), and the weights and boxes of each word."""
-    strip = frame_strip(clip) | {
-        "key": _nearest_frame(clip, clip.key_time) if clip.key_time is not None else None,
-        "caption_words": [],
-        "other_words": [],
-    }
+    strip = frame_strip(clip) | {"caption_words": [], "other_words": []}
+    strip["key"] = _nearest_frame(clip, clip.key_time) if clip.key_time is not None else None
     if clip.attention is None or not clip.attention[1]:
         return strip
     words, weights = clip.attention
     # thousandths, so that thousands of clips stay small; bars are drawn relative to the tallest one of the clip
     rows = [[round(1000 * weight) if math.isfinite(weight) else 0 for weight in row] for row in weights]
-    boxes = [_boxes(clip, regions) for regions in clip.regions]
-    drawn = [
-        (word, " ".join(map(str, row)), boxes[n] if n < len(boxes) else "")
-        for n, (word, row) in enumerate(zip(words, rows, strict=False))
-    ]
+    boxes = [_boxes(clip, regions) for regions in clip.regions] + [""] * len(words)
+    drawn = [(word, " ".join(map(str, row)), box) for word, row, box in zip(words, rows, boxes, strict=False)]
     caption = clip.caption.split()
     follows = [word for word, _, _ in drawn[: len(caption)]] == caption  # a closing <eos> may come after the caption
     columns = max(map(len, rows))
@@ -85,19 +66,16 @@ def _nearest_frame(clip: ReportClip, seconds: float) -> int | None:
     return min(distances)[1] if distances else None
 
 
-def _data_uris(clip: HasFrames) -> tuple[tuple[int, int], list[str]]:
+def _data_uris(clip: ReportClip | ComparedClip) -> tuple[tuple[int, int], list[str]]:
     """The size of a frame and each frame as a data: URI."""
-    size = (0, 0)
-    sources = []
+    size, sources = (0, 0), []
     for n, frame in enumerate(clip.frames):
         try:
             with Image.open(BytesIO(frame), formats=tuple(_MIME_TYPES)) as image:
                 size = size if n else image.size
                 mime = _MIME_TYPES[str(image.format)]
         except (UnidentifiedImageError, OSError) as error:
-            raise BadInput(
-                f"frame {n} of clip '{clip.video_id}' is no JPEG, WebP or PNG image ({len(frame)} bytes: "
-                f"{frame[:8]!r}); a report wants encoded thumbnails"
-            ) from error
+            found = f"is no JPEG, WebP or PNG image ({len(frame)} bytes: {frame[:8]!r})"
+            raise BadInput(f"frame {n} of clip '{clip.video_id}' {found}; a report wants encoded thumbnails") from error
         sources.append(f"data:{mime};base64,{base64.b64encode(frame).decode()}")
     return size, sources

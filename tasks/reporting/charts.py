@@ -1,8 +1,7 @@
 """Line charts as inline SVG, so that a report needs no library and no network.
 
-A chart survives what training produces: NaN and infinity break the line, one point is a dot, a constant series gets
-room above and below, a hundred thousand steps are thinned without losing their spikes.
-"""
+A chart survives what training produces: NaN and infinity break the line, one point is a dot, a constant series gets room above
+and below, a hundred thousand steps are thinned without losing their spikes."""
 
 from __future__ import annotations
 
@@ -33,17 +32,16 @@ def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Sequ
         return f'{head}<p class="quiet">No points were recorded.</p></figure>'
 
     axes = _fit_axes(finite)
-    body = [_draw_axes(axes, x_label, y_label)]
-    legend, described = [], []
+    body, legend, described = _draw_axes(axes, x_label, y_label), "", ""
     for number, (name, points) in enumerate(tidy.items()):
-        body.append(_series(axes, number, name, points))
+        body += _series(axes, number, name, points)
         words = _in_words(points)
-        described.append(f"{name}: {words}")
+        described += f". {name}: {words}"
         swatch = f'<svg class="swatch" viewBox="0 0 24 8" aria-hidden="true">{_line(number, "M0 4H24")}</svg>'
-        legend.append(f"<li>{swatch}<b>{escape(name)}</b> <span>{escape(words)}</span></li>")
-    label = escape(f"{title}. {'. '.join(described)}")
-    picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(body)}</svg>'
-    return f'{head}{picture}<ul class="legend">{"".join(legend)}</ul></figure>'
+        legend += f"<li>{swatch}<b>{escape(name)}</b> <span>{escape(words)}</span></li>"
+    label = escape(title + described)
+    picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{body}</svg>'
+    return f'{head}{picture}<ul class="legend">{legend}</ul></figure>'
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,11 @@ def _step(low: float, high: float, wanted: int) -> float:
     return power * next((nice for nice in (1, 2, 5) if nice * power >= rough), 10)
 
 
-def _ticks(low: float, high: float, step: float) -> list[float]:
+def _ticks(low: float, high: float, step: float) -> list[tuple[float, str]]:
+    """The values at which an axis is marked, with their texts."""
     slack = 1e-6  # so that a bound which is a tick stays one after rounding
-    return [n * step for n in range(math.ceil(low / step - slack), math.floor(high / step + slack) + 1)]
+    numbers = range(math.ceil(low / step - slack), math.floor(high / step + slack) + 1)
+    return [(n * step, _tick_text(n * step, step)) for n in numbers]
 
 
 def _tick_text(value: float, step: float) -> str:
@@ -110,26 +110,22 @@ def _tick_text(value: float, step: float) -> str:
 
 def _draw_axes(axes: _Axes, x_label: str, y_label: str) -> str:
     """Grid lines with their numbers and the names of both axes."""
-    parts = []
-    for value in _ticks(*axes.y, axes.y_step):
+    drawn = ""
+    for value, text in _ticks(*axes.y, axes.y_step):
         _, y = axes.to_svg(axes.x[0], value)
-        text = _tick_text(value, axes.y_step)
-        parts.append(f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 7}" y="{y}" dy=".35em" text-anchor="end">{text}</text>')
-    for value in _ticks(*axes.x, axes.x_step):
+        drawn += f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>'
+        drawn += f'<text x="{LEFT - 7}" y="{y}" dy=".35em" text-anchor="end">{text}</text>'
+    for value, text in _ticks(*axes.x, axes.x_step):
         x, _ = axes.to_svg(value, axes.y[0])
-        text = _tick_text(value, axes.x_step)
-        parts.append(f'<path class="grid" d="M{x} {BOTTOM}v4"/>')
-        parts.append(f'<text x="{x}" y="{BOTTOM + 17}" text-anchor="middle">{text}</text>')
-    parts.append(f'<text class="axis" x="0" y="13">{escape(y_label)}</text>')
-    parts.append(f'<text class="axis" x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{escape(x_label)}</text>')
-    return "".join(parts)
+        drawn += f'<path class="grid" d="M{x} {BOTTOM}v4"/>'
+        drawn += f'<text x="{x}" y="{BOTTOM + 17}" text-anchor="middle">{text}</text>'
+    drawn += f'<text class="axis" x="0" y="13">{escape(y_label)}</text>'
+    return drawn + f'<text class="axis" x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{escape(x_label)}</text>'
 
 
 def _line(number: int, path: str) -> str:
     """A path in the look of the `number`-th series."""
-    dash = DASHES[number % len(DASHES)]
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    dashed = f' stroke-dasharray="{dash}"' if (dash := DASHES[number % len(DASHES)]) else ""
     return f'<path class="series s{number % COLOURS}"{dashed} d="{path}"/>'
 
 
@@ -147,8 +143,7 @@ def _series(axes: _Axes, number: int, name: str, points: list[Point]) -> str:
     for x, y in (point for run in runs if all_marked or len(run) == 1 for point in run):
         left, top = axes.to_svg(x, y)
         tip = escape(f"{name}: {plain_number(y)} at {plain_number(x)}")
-        dot = f'<circle class="dot s{number % COLOURS}" cx="{left}" cy="{top}" r="3">'
-        drawn += f"{dot}<title>{tip}</title></circle>"
+        drawn += f'<circle class="dot s{number % COLOURS}" cx="{left}" cy="{top}" r="3"><title>{tip}</title></circle>'
     return drawn
 
 

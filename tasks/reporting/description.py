@@ -10,6 +10,7 @@ from storage.records import SPLITS
 from storage.text.references import References
 from tasks.reporting.published_scores import BENCHMARKS
 
+Values = Mapping[str, Any]
 CAPTIONERS = {
     "mp_lstm": "an LSTM that sees the mean of a video (MP-LSTM)",
     "sa_lstm": "an LSTM with attention over time (SA-LSTM)",
@@ -30,17 +31,10 @@ _DIVERSITY = {
 }
 
 
-def summary(
-    table: Catalogue,
-    references: References,
-    about: Mapping[str, Any],
-    recipe: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-) -> list[str]:
+def summary(table: Catalogue, about: Values, recipe: Values, metrics: Values) -> list[str]:
     """Three or four sentences: the data, the captioner, its training, the captions."""
     sizes = {split: len(table.ids(split)) for split in SPLITS}
-    dataset, how = recipe["dataset"], recipe["decoding"]
-    kind = recipe["captioner"]["kind"]
+    dataset, how, kind = recipe["dataset"], recipe["decoding"], recipe["captioner"]["kind"]
     each = " and ".join(f"'{name}': {info['words']}" for name, info in about.items())
     data = (
         f"The data set {dataset['name']} has {table.captions.num_rows:,} captions of {sum(sizes.values()):,} videos: "
@@ -58,11 +52,7 @@ def summary(
 
 
 def metadata(
-    table: Catalogue,
-    references: References,
-    about: Mapping[str, Any],
-    recipe: Mapping[str, Any],
-    metrics: Mapping[str, Any],
+    table: Catalogue, references: References, about: Values, recipe: Values, metrics: Values
 ) -> list[tuple[str, str]]:
     """(label, value), the data first, then the captioner, then what evaluation says beside the scores."""
     sizes = ", ".join(f"{len(table.ids(split)):,} {split}" for split in SPLITS)
@@ -74,9 +64,7 @@ def metadata(
         ("Captioner", recipe["captioner"]["kind"]),
         ("Search", "greedy" if recipe["decoding"]["width"] == 1 else f"beam of {recipe['decoding']['width']}"),
     ]
-    found += [
-        (f"Features '{name}'", f"{info['words']}; {info['size']:,} numbers per row") for name, info in about.items()
-    ]
+    found += [(f"Features '{n}'", f"{info['words']}; {info['size']:,} numbers per row") for n, info in about.items()]
     found += caption_metrics(metrics)
     found += [(f"{name} not computed", why) for name, why in metrics["not_computed"].items()]
     if metrics["not_captioned"]:
@@ -84,15 +72,14 @@ def metadata(
     return found
 
 
-def caption_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+def caption_metrics(metrics: Values) -> list[tuple[str, str]]:
     """What evaluation says of the captions themselves: how many differ, their length, self-retrieval."""
-    found = []
-    for name, value in metrics["diversity"].items():
-        found.append((_DIVERSITY.get(name, name), f"{100 * value:.1f} %" if name == "Copied" else f"{value:,.4g}"))
+    shown = {n: f"{100 * v:.1f} %" if n == "Copied" else f"{v:,.4g}" for n, v in metrics["diversity"].items()}
+    found = [(_DIVERSITY.get(name, name), value) for name, value in shown.items()]
     return found + [(f"Self-retrieval {n}", f"{100 * v:.1f} %") for n, v in (metrics["self_retrieval"] or {}).items()]
 
 
-def random_weight_warnings(about: Mapping[str, Any]) -> list[str]:
+def random_weight_warnings(about: Values) -> list[str]:
     """Warnings that the scores mean nothing, because features come from random weights."""
     return [
         f"The features '{name}' come from random weights: they try the plumbing, and the scores say nothing about a model."
@@ -101,13 +88,13 @@ def random_weight_warnings(about: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def warnings(metrics: Mapping[str, Any]) -> list[str]:
+def warnings(metrics: Values) -> list[str]:
     if metrics["videos"] >= 30:
         return []
     return [f"Only {metrics['videos']} videos were scored; such scores vary a lot from one set to the next."]
 
 
-def published_note(kind: str, metrics: Mapping[str, Any]) -> str:
+def published_note(kind: str, metrics: Values) -> str:
     """What to think of when a run is compared with the papers' scores on its data set."""
     if kind not in BENCHMARKS:
         return ""

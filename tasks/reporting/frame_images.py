@@ -43,15 +43,13 @@ def decode_frame_images(
 ) -> dict[str, FrameImages]:
     """video id -> its frame images; a video that cannot be decoded any more is left out."""
     found = {}
-    count = frames_per_video(len(ids), frames)
-    wanted = {id: {"shown": Uniform(frames=count)} for id in ids}
+    wanted = {id: {"shown": Uniform(frames=frames_per_video(len(ids), frames))} for id in ids}
     with progress_bar("frames for the report", len(ids), "videos") as progress:
         for id, answer in read_frames(context, table, wanted):
             progress.advance()
             if not isinstance(answer, BadMedia):
-                sampled = answer["shown"]
-                images = tuple(to_webp(image, width) for image in sampled.images[:, 0])
-                found[id] = FrameImages(images, tuple(sampled.pts.tolist()))
+                images = tuple(to_webp(image, width) for image in answer["shown"].images[:, 0])
+                found[id] = FrameImages(images, tuple(answer["shown"].pts.tolist()))
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.results import read_jsonl
-from tasks.reporting.report_page import Curve
+from tasks.reporting.pages import Curve
 
 Points = list[tuple[float, float]]
 
@@ -37,7 +37,8 @@ def run_curves(points: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Curve]
         steps = points.get(phase, ())
         if line := _series(steps, name):
             lines = {"all together" if name == "total" else unit: line}
-            parts = {_TERMS.get(part, part): _series(steps, part) for part in _terms(steps)} if name == "total" else {}
+            terms = [term for term in _TERMS if any(term in step for step in steps)] if name == "total" else []
+            parts = {_TERMS[term]: _series(steps, term) for term in terms}
             found.append(Curve(title, "epoch", unit, lines | parts if len(parts) > 1 else {unit: line}))
     if line := _series(points.get("tagger", ()), "loss"):
         found.append(Curve("Word tagger: loss", "epoch", "loss per word", {"training": line}))
@@ -58,10 +59,6 @@ def _series(points: Sequence[Mapping[str, Any]], name: str) -> Points:
     """(epoch, value) of the points that have one. CIDEr is on the scale of tables."""
     scale = 100 if name == "val_cider" else 1
     return [(p["epoch"], scale * p[name]) for p in points if isinstance(p.get(name), int | float)]
-
-
-def _terms(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [name for name in _TERMS if any(name in point for point in points)]
 
 
 def masking_curve(metrics: Mapping[str, Any]) -> Curve | None:

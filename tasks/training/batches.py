@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
 
+from models.captioner import Captioner
+from models.decoding.beam_search import SearchOptions
+from models.metrics.corpus import score_corpus
 from models.training.parallel import Ranks
 from models.types import PAD, Batch
+from storage.errors import MissingFeatures
+from storage.records import ArtifactRef
+from storage.text.references import References
 from storage.text.tables import caption_id
 from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.stage import StageContext
+from tasks.inference.generate import rank_captions
 
 
 class CaptionBatches:
@@ -38,22 +47,25 @@ class CaptionBatches:
     ):
         self.access, self.captions, self.caption_indices, self.ids = access, captions, caption_indices, list(ids)
         self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
-        self.weights = weights
-        self.frame_dropout = frame_dropout
-        self.ranks = ranks or Ranks()
+        self.weights, self.ranks, self.frame_dropout = weights, ranks or Ranks(), frame_dropout
 
     @property
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self.ids) / self.videos_per_batch)
 
     def __call__(self, epoch: int, skip: int) -> Iterator[Batch]:
-        """The batches of an epoch without the first `skip`, prefetched by one."""
-        return _prefetch(self._batches(epoch, skip))
+        """The batches of an epoch without the first `skip`; the next one is read in a thread while the current one is used."""
+        batches = self._batches(epoch, skip)
+        with ThreadPoolExecutor(1, "batches") as pool:
+            upcoming = pool.submit(next, batches, None)
+            while (batch := upcoming.result()) is not None:
+                upcoming = pool.submit(next, batches, None)
+                yield batch
 
     def _batches(self, epoch: int, skip: int) -> Iterator[Batch]:
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids))
+        order, size = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids)), self.videos_per_batch
         for step in range(skip, self.steps_per_epoch):
-            videos = order[step * self.videos_per_batch : (step + 1) * self.videos_per_batch]
+            videos = order[step * size : (step + 1) * size]
             rng = np.random.default_rng([self.seed, epoch, step + 1])  # one per step, so that skipping costs nothing
             yield self._batch([self.ids[i] for i in videos], rng)
 
@@ -78,6 +90,49 @@ class CaptionBatches:
         return Batch(tuple(shard), features, masks, pad(tokens), torch.tensor(video_index), tuple(caption_ids), weights)
 
 
+class CaptionData:
+    """The captions and features that a stage trains on; `ids` are the training videos that have both."""
+
+    def __init__(self, context: StageContext, text: ArtifactRef, access: FeatureAccess):
+        self.access, self.references = access, References(context.path(text))
+        self.captions = self.references.token_ids("train")
+        self.ids = access.usable(sorted(self.captions))
+        if not self.ids:
+            reason = "no training video has both captions and features"
+            raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
+
+    def batches(
+        self, size: int, captions: int, seed: int, weights: Mapping[str, float] | None = None, dropout: float = 0.0
+    ) -> CaptionBatches:
+        """`size` videos with `captions` captions each; `dropout` of frames."""
+        how = (self.references.caption_indices("train"), self.ids, size, captions, seed, weights, None, dropout)
+        return CaptionBatches(self.access, self.captions, *how)
+
+    def metadata(self, **options: Any) -> dict[str, Any]:
+        """What the checkpoint says of a model that was trained on this."""
+        extractors = {name: self.access.about[name]["key"] for name in self.access.names}
+        trained_on = {
+            "vocabulary": self.references.vocabulary.key,
+            "sizes": self.access.sizes,
+            "extractors": extractors,
+        }
+        return {name: value.model_dump(mode="json") for name, value in options.items()} | trained_on
+
+    def validation(
+        self, captioner: Captioner, max_words: int, device: str
+    ) -> Callable[[], tuple[float, dict[str, Any]]] | None:
+        """Validation by the CIDEr of greedy captions; None where no validation video has features."""
+        truth = {id: refs for id, refs in self.references.sentences("val").items() if self.access.usable([id])}
+        vocabulary, greedy = self.references.vocabulary, SearchOptions(width=1, max_length=max_words)
+
+        def validate() -> tuple[float, dict[str, Any]]:
+            ranked = rank_captions(captioner, self.access, vocabulary, sorted(truth), greedy, device)
+            cider = score_corpus({row.video_id: row.caption for row, *_ in ranked}, truth).corpus["CIDEr"]
+            return cider, {"val_cider": cider}
+
+        return validate if truth else None
+
+
 def drop_rows(mask: torch.Tensor, seeds: Sequence[int], share: float) -> torch.Tensor:
     """mask (B, T) and a seed per video -> the mask without a share of its rows; a video that has rows keeps at least one."""
     drawn = np.stack([np.random.default_rng(seed).random(mask.shape[1]) for seed in seeds])
@@ -92,12 +147,3 @@ def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     for n, row in enumerate(rows):
         padded[n, : len(row)] = row
     return torch.from_numpy(padded)
-
-
-def _prefetch(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Read the next batch in a thread while the current one is used."""
-    with ThreadPoolExecutor(1, "batches") as pool:
-        upcoming = pool.submit(next, batches, None)
-        while (batch := upcoming.result()) is not None:
-            upcoming = pool.submit(next, batches, None)
-            yield batch

@@ -25,13 +25,12 @@ from tasks.framework.stage import Input, StageContext, StageResult
 
 TASK, RESULT = "processes.json", "processes-result.json"
 _POLL_SECONDS = 5.0  # between two updates of the curve
-_ROOT = Path(__file__).parents[2]
 
 
 def train_in_processes(
     stage: str, label: str, context: StageContext, options: BaseModel, **inputs: Input
 ) -> StageResult:
-    """Run a training stage in `runtime.nproc` processes; this one waits and shows the curve."""
+    """Run a training stage in `runtime.nproc` processes; this one waits and publishes the curve in Prefect meanwhile."""
     task, result = context.folder / TASK, context.folder / RESULT
     result.unlink(missing_ok=True)
     values = {
@@ -47,40 +46,29 @@ def train_in_processes(
     }
     write_json(task, values)
     command = [sys.executable, "-m", "tasks.training.distributed_process", str(task.absolute())]
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     # In a session of its own: Ctrl-C reaches this process, which then ends the others.
     launcher = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    code, artifact, curve = None, CurveArtifact(label), context.folder / "curves.jsonl"
     try:
-        code = _watch(launcher, CurveArtifact(label), context.folder / "curves.jsonl")
+        while code is None:
+            with suppress(subprocess.TimeoutExpired):
+                code = launcher.wait(_POLL_SECONDS)
+            if curve.exists():
+                artifact.show(read_jsonl(curve), final=code is not None)
     finally:
         if launcher.poll() is None:
             launcher.terminate()  # torch's launcher ends its processes, then itself
             launcher.wait()
         task.unlink(missing_ok=True)
-    return _read_result(result, code, context.runtime.nproc)
-
-
-def _watch(launcher: subprocess.Popen[bytes], artifact: CurveArtifact, curve: Path) -> int:
-    """Wait for the launcher and publish the curve in Prefect meanwhile; returns the exit code."""
-    while True:
-        code = None
-        with suppress(subprocess.TimeoutExpired):
-            code = launcher.wait(_POLL_SECONDS)
-        if curve.exists():
-            artifact.show(read_jsonl(curve), final=code is not None)
-        if code is not None:
-            return code
-
-
-def _read_result(path: Path, code: int, nproc: int) -> StageResult:
-    result: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
-    path.unlink(missing_ok=True)
-    if "error" in result:
-        raise LongtakeError(result["error"])
-    if code or not result:
+    found: dict[str, Any] = json.loads(result.read_bytes()) if result.exists() else {}
+    result.unlink(missing_ok=True)
+    if "error" in found:
+        raise LongtakeError(found["error"])
+    if code or not found:
         raise LongtakeError(
-            f"one of the {nproc} training processes ended (exit code {code}); its output is above. The same command goes "
-            "on from the last checkpoint; runtime.nproc 1 trains in this process"
+            f"one of the {context.runtime.nproc} training processes ended (exit code {code}); its output is above. The same "
+            "command goes on from the last checkpoint; runtime.nproc 1 trains in this process"
         )
-    return StageResult(**result)
+    return StageResult(**found)

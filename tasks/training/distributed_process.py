@@ -1,9 +1,5 @@
-"""The processes of a distributed training: the launcher, and what each process does. Started by distributed.py.
-
-    python -m tasks.training.distributed_process TASK.json
-
-Without torchrun's environment this is the launcher; with it, one of the processes, so `torchrun --nproc-per-node N -m
-tasks.training.distributed_process TASK.json` does the same."""
+"""The processes of a distributed training, started by distributed.py: `python -m tasks.training.distributed_process TASK.json`.
+Without torchrun's environment this is the launcher; with it, one of the processes, so `torchrun -m ...` does the same."""
 
 from __future__ import annotations
 
@@ -26,11 +22,10 @@ def launch(task: Path) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     values = json.loads(task.read_bytes())
-    nproc = values["runtime"]["nproc"]
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=nproc,
+        nproc_per_node=values["runtime"]["nproc"],
         run_id=uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",

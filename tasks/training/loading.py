@@ -36,11 +36,8 @@ def embedding_options(path: Path) -> VseOptions:
 
 def load_embedding(path: Path, access: FeatureAccess, vocabulary: Vocabulary) -> VisualSemantic:
     """A trained embedding in eval mode, refused if it was trained with another vocabulary or other features."""
-    checkpoint = Checkpoint.load(path)
-    _check_inputs(checkpoint, "embedding", access, vocabulary)
-    net = VisualSemantic(
-        VseOptions.model_validate(checkpoint.values["net"]), checkpoint.values["sizes"], len(vocabulary)
-    )
+    checkpoint = _load_checked(path, "embedding", access, vocabulary)
+    net = VisualSemantic(embedding_options(path), checkpoint.values["sizes"], len(vocabulary))
     net.load_state_dict(_weights(checkpoint))
     return net.eval()
 
@@ -52,10 +49,8 @@ def captioner_options(path: Path) -> CaptionerOptions:
 
 def load_captioner(path: Path, access: FeatureAccess, vocabulary: Vocabulary) -> Captioner:
     """A trained captioner in eval mode, refused if it was trained with another vocabulary or other features."""
-    checkpoint = Checkpoint.load(path)
-    _check_inputs(checkpoint, "captioner", access, vocabulary)
-    options = TypeAdapter(CaptionerOptions).validate_python(checkpoint.values["captioner"])
-    captioner = build_captioner(options, checkpoint.values["sizes"], len(vocabulary))
+    checkpoint = _load_checked(path, "captioner", access, vocabulary)
+    captioner = build_captioner(captioner_options(path), checkpoint.values["sizes"], len(vocabulary))
     captioner.load_state_dict(_weights(checkpoint))
     return captioner.eval()
 
@@ -63,8 +58,7 @@ def load_captioner(path: Path, access: FeatureAccess, vocabulary: Vocabulary) ->
 def load_trained(paths: Sequence[Path], access: FeatureAccess, vocabulary: Vocabulary, device: str) -> Captioner:
     """The captioner of one checkpoint, or the ensemble of several, in eval mode."""
     nets = [load_captioner(path, access, vocabulary) for path in paths]
-    net = nets[0] if len(nets) == 1 else Ensemble(nets)
-    return net.to(device).eval()
+    return (nets[0] if len(nets) == 1 else Ensemble(nets)).to(device).eval()
 
 
 def open_trained(
@@ -82,11 +76,12 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return {name.removeprefix("model."): torch.from_numpy(array.copy()) for name, array in checkpoint.tensors.items()}
 
 
-def _check_inputs(checkpoint: Checkpoint, model: str, access: FeatureAccess, vocabulary: Vocabulary) -> None:
+def _load_checked(path: Path, model: str, access: FeatureAccess, vocabulary: Vocabulary) -> Checkpoint:
+    checkpoint = Checkpoint.load(path)
     checkpoint.expect(vocabulary=vocabulary.key)
     for name in access.names:
         found, wanted = checkpoint.values["extractors"].get(name), access.about[name]["key"]
         if found != wanted:
-            raise BadInput(
-                f"the {model} was trained on other '{name}' features ({str(found)[:12]}, here {wanted[:12]}); train again"
-            )
+            other = f"other '{name}' features ({str(found)[:12]}, here {wanted[:12]})"
+            raise BadInput(f"the {model} was trained on {other}; train again")
+    return checkpoint

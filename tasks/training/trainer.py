@@ -4,32 +4,29 @@ A `Training` says what differs between them: the model, the objective, the batch
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from models.training import loop
 from models.training.compiling import compile_modules
-from models.training.loop import Batches, FitOptions, Progress, Schedule, random_state, undisturbed
+from models.training.loop import Batches, FitOptions, Progress, Schedule, TrainState, random_state, undisturbed
 from models.training.parallel import Ranks
-from storage.checkpoints import LastCheckpoints
-from storage.files.atomic import write_jsonl
+from storage.checkpoints import Checkpoint, LastCheckpoints
+from storage.errors import LongtakeError, Mismatch
+from storage.files.atomic import write_json, write_jsonl
 from tasks.framework.progress import CurveArtifact, progress_bar
 from tasks.framework.stage import StageContext
-from tasks.training.state import BAD_BATCH, LAST, Resumed, model_only, resume, to_checkpoint, train
 
+LAST, BAD_BATCH = "last.safetensors", "not-finite.json"
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
-
-
-@dataclass(frozen=True)
-class ValidationResult:
-    """An epoch's validation score (higher is better), and the metrics that the curve gets."""
-
-    score: float
-    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,9 @@ class Training:
     """the file for the best epoch's weights"""
     metadata: dict[str, Any]
     """the values that this file holds, beside the epoch"""
-    validate: Callable[[], ValidationResult] | None = None
-    """validates the model in eval mode; None where there is nothing to validate on: then the last epoch is the best"""
+    validate: Callable[[], tuple[float, dict[str, Any]]] | None = None
+    """validates the model in eval mode: its score, higher is better, and metrics for the curve; None where there is nothing to
+    validate on: then the last epoch is the best"""
     score_name: str = ""
     patience: int = 1
     """stop after so many epochs without a better score"""
@@ -87,6 +85,23 @@ class TrainerState:
         return cls(values["history"], BestEpoch(**values["best"]), values["sums"], values["stopped"])
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """An interrupted training as its checkpoint has it; both fields are empty where there is none."""
+
+    state: TrainState | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def resume(folder: Path) -> Resumed:
+    """The newest readable checkpoint of an interrupted training in a stage's folder."""
+    checkpoint = LastCheckpoints(folder / LAST).load()
+    if checkpoint is None:
+        return Resumed()
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in checkpoint.tensors.items()}
+    return Resumed(TrainState(tensors, checkpoint.values["training"]), checkpoint.values)
+
+
 def run_training(context: StageContext, training: Training, resumed: Resumed | None = None) -> TrainerState:
     """Train from the last checkpoint, or from the start, to the end. The best epoch's weights and the curve stay, checkpoints
     are removed.
@@ -94,46 +109,48 @@ def run_training(context: StageContext, training: Training, resumed: Resumed | N
     Of several processes that train together, all call this; the main one alone validates, decides and writes."""
     ranks = Ranks()
     resumed = resumed or resume(context.folder)
-    if resumed.values:
-        resumed.expect(training.metadata, context.folder)
+    for name, wanted in training.metadata.items() if resumed.values else ():
+        if (found := resumed.values.get("about", {}).get(name)) != wanted:
+            other = f"the checkpoint in {context.folder} was trained with {name} {found!s:.60}, not {wanted!s:.60}"
+            remedy = "it belongs to another training: remove it, and this one starts from its beginning"
+            raise Mismatch(f"{other}; {remedy}")
     ranks.broadcast(0)  # all have read the checkpoint: from now on it may be replaced
     state = TrainerState.from_json(resumed.values) if resumed.values else TrainerState()
     if ranks.is_main_process and not resumed.values and training.evaluate_start is not None:
         point, state.best = training.evaluate_start()
         state.history.append(point)
-    checkpoints = LastCheckpoints(context.folder / LAST, context.runtime.checkpoints)
     if not state.stopped:
-        _train(context, training, resumed, state, ranks, checkpoints)
+        _train(context, training, resumed, state)
     if ranks.is_main_process:
-        checkpoints.remove()
+        LastCheckpoints(context.folder / LAST, context.runtime.checkpoints).remove()
         (context.folder / BAD_BATCH).unlink(missing_ok=True)
     return TrainerState.from_json(ranks.gather(asdict(state) if ranks.is_main_process else {})[0])
 
 
-def _train(
-    context: StageContext,
-    training: Training,
-    resumed: Resumed,
-    state: TrainerState,
-    ranks: Ranks,
-    checkpoints: LastCheckpoints,
-) -> None:
-    runtime, curve, saved = context.runtime, CurveArtifact(training.label), time.monotonic()
+def train(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Progress]:
+    """`fit`, but a loss that is not finite becomes an error message that names the batch; the batch is written to the stage's
+    folder, beside the last checkpoint."""
+    try:
+        yield from loop.fit(*args, **kwargs)
+    except loop.NonFiniteLoss as error:
+        # JSON has no NaN: as text, every reader can read it
+        losses = {name: loss if math.isfinite(loss) else str(loss) for name, loss in error.losses.items()}
+        batch = {"what": error.what, "step": error.step, "losses": losses, "videos": list(error.video_ids)}
+        if Ranks().is_main_process:
+            write_json(folder / BAD_BATCH, batch)
+        raise LongtakeError(f"{error}; the batch is listed in {folder / BAD_BATCH}") from error
+
+
+def _train(context: StageContext, training: Training, resumed: Resumed, state: TrainerState) -> None:
+    runtime, ranks, curve, saved = context.runtime, Ranks(), CurveArtifact(training.label), time.monotonic()
+    checkpoints = LastCheckpoints(context.folder / LAST, runtime.checkpoints)
     steps_done = resumed.state.values["step"] if resumed.state else 0
     total = training.options.epochs * training.batches.steps_per_epoch
     if runtime.compile_training:
         compile_modules(training.model)
-    steps = train(
-        context.folder,
-        training.model,
-        training.objective,
-        training.batches,
-        training.options,
-        resumed.state,
-        runtime.torch_device(),
-        ranks,
-        half=runtime.training_precision == "bfloat16",
-    )
+    what = (training.model, training.objective, training.batches, training.options)
+    device, half = runtime.torch_device(), runtime.training_precision == "bfloat16"
+    steps = train(context.folder, *what, resumed.state, device, ranks, half=half)
     with progress_bar(training.label, total, "steps", steps_done) if ranks.is_main_process else nullcontext() as bar:
         for progress in steps:
             metrics = {**progress.losses, **ranks.mean(training.metrics(), progress.videos)}
@@ -150,8 +167,9 @@ def _train(
                 others = ranks.random_states(random_state())
                 if ranks.is_main_process:
                     snapshot = progress.snapshot().with_tensors({f"rng.{name}": rng for name, rng in others.items()})
-                    values = {"about": training.metadata, **asdict(state), **training.extra_state()}
-                    checkpoints.save(to_checkpoint(snapshot, **values))
+                    tensors = {name: tensor.numpy() for name, tensor in snapshot.tensors.items()}
+                    values = {"training": snapshot.values, "about": training.metadata, **asdict(state)}
+                    checkpoints.save(Checkpoint(tensors, values | training.extra_state()))
                 saved = time.monotonic()
             if state.stopped:
                 break
@@ -175,11 +193,11 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
     last = epoch == training.options.epochs
     if training.validate is not None and (last or epoch % training.validate_every == 0):
         with progress.averaged(), undisturbed(training.model):
-            result = training.validate()
-        state.history[-1] |= result.metrics
-        better = result.score > state.best.score and progress.epoch >= training.first_epoch
+            score, metrics = training.validate()
+        state.history[-1] |= metrics
+        better = score > state.best.score and progress.epoch >= training.first_epoch
         if better if keep_best else last:
-            state.best = BestEpoch(result.score, progress.epoch)
+            state.best = BestEpoch(score, progress.epoch)
             _save_result(context, training, progress)
         since = max(state.best.epoch, training.first_epoch - 1)
         state.stopped = keep_best and progress.epoch - since >= training.patience
@@ -190,6 +208,8 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
 
 
 def _save_result(context: StageContext, training: Training, progress: Progress) -> None:
+    """The weights without the optimiser: for inference, not for resuming."""
     with progress.averaged():
-        checkpoint = model_only(to_checkpoint(progress.snapshot()), **training.metadata, epoch=progress.epoch)
-    checkpoint.save(context.folder / training.result)
+        tensors = progress.snapshot().tensors.items()
+    weights = {name: tensor.numpy() for name, tensor in tensors if name.startswith("model.")}
+    Checkpoint(weights, {**training.metadata, "epoch": progress.epoch}).save(context.folder / training.result)

@@ -23,7 +23,7 @@ from uuid import uuid4
 import yaml
 
 from storage.datasets.demo import DemoOptions, draw_world
-from tests.chaos.driver import Chaos, Log, Pipeline, carry_out
+from tests.chaos.driver import Chaos, Log, Pipeline, run_to_end
 from tests.chaos.faults import FAULTS, Disk, Reads, flow_run_of
 from tests.chaos.results import Results, differences, results, results_of_bucket, rows_of
 from tests.chaos.services import Site, wait_until
@@ -85,7 +85,7 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
             return Pipeline(number, site, deployment, spaces / f"w{number}", runner, settings, log)
 
         calm = pipeline(0, "local")
-        took = carry_out(calm, reads, disk, None)
+        took = run_to_end(calm, reads, disk, None)
         expected, in_bucket = results(calm.workspace), results_of_bucket("s3://bucket/p0-")
         assert calm.ended == {"completed": 1} and in_bucket, "the undisturbed run itself was disturbed"
         rows = len(rows_of(calm.workspace))
@@ -99,7 +99,7 @@ def chaos(minutes: float, seed: int, place: Path, log: Log) -> int:
         while time.monotonic() < end:
             one = pipeline(len(done) + 1, RUNNERS[len(done) % len(RUNNERS)])
             log.say(f"pipeline {one.number} ({one.runner})")
-            took = carry_out(one, reads, disk, trouble)
+            took = run_to_end(one, reads, disk, trouble)
             trouble.heal(float("inf"))
             wait_until("the end of its other runs", lambda: not runs_left(mark))
             wait_until("the object store", lambda: site.supervise() or site.store.ready)

@@ -34,7 +34,7 @@ class Fault:
     at: float
     pipeline: int
     during: str
-    """stages that were being made, or what else went on; empty if no run had a process"""
+    """stages that were being computed, or what else went on; empty if no run had a process"""
 
 
 @dataclass
@@ -144,11 +144,11 @@ class Pipeline:
         elif kind in ("FAILED", "CRASHED", "CANCELLED"):
             self._again(kind.lower(), str(state["message"]))
         elif self._without and now - self._without > LOST_AFTER:
-            self._again("lost", f"{kind.lower()} by the server's book, and no process")
+            self._again("lost", f"{kind.lower()} for the server, but it has no process")
         return kind == "COMPLETED"
 
     def watch_rows(self) -> None:
-        """Rows that were published must stay. A look while segments are merged may miss some: then a second one counts."""
+        """Rows that were published must stay. A read while segments are merged may miss some: then a second one counts."""
         there = self._rows_there()
         missed = self.rows - there
         self.gone |= missed - self._rows_there() if missed else set()
@@ -170,7 +170,7 @@ class Pipeline:
         self._to_start = True
 
 
-def carry_out(pipeline: Pipeline, reads: Reads | None, disk: Disk | None, chaos: Chaos | None) -> float:
+def run_to_end(pipeline: Pipeline, reads: Reads | None, disk: Disk | None, chaos: Chaos | None) -> float:
     """Run a pipeline to its end, with faults if there are any; how many seconds it took."""
     began = time.monotonic()
     site, looked = pipeline.site, 0.0

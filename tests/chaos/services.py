@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from tests.chaos.network import Network
-from tests.flows.orchestration.test_service import LOGIN, server_settings
+from tests.flows.orchestration.compose_settings import LOGIN, server_settings
 from tests.ports import free_port
 from tests.tasks.process_family import MARK
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import struct
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ from flows.pipeline import plan_pipeline
 from storage.features.store import FeatureStore
 from storage.workspace import Workspace
 from tasks.framework.quarantine import gather_problems
+from tests.flows.command import command, environment_of
 from tests.flows.toy_place import TOY, executed, recipe_on
 from tests.storage.broken_files import Broken, write_broken_files, write_odd_entries
 from tests.storage.canaries import canary
@@ -115,12 +114,11 @@ def test_a_few_good_videos_among_every_kind_of_broken_file(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_command_extracts_a_hundred_good_videos_among_every_kind_of_broken_file(tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     with mixture(tmp_path, good=100) as mixed:
         arguments = ["extract", TOY, "--data", mixed.folder, "-w", tmp_path / "w", "-s", "runtime.decoders=2", "--json"]
         done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *map(str, arguments)],
-            env={**clean, "PREFECT_HOME": str(tmp_path / "prefect"), "OMP_NUM_THREADS": "1"},
+            command(*arguments),
+            env=environment_of(tmp_path / "prefect"),
             capture_output=True,
             text=True,
             timeout=540,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -14,23 +12,21 @@ from uuid import uuid4
 import pytest
 
 from storage.features.store import FeatureStore
+from tests.flows.command import TINY, command, environment_of
 from tests.tasks.process_family import MARK, family, kill_a_busy_worker, wait_for
 
-TINY = Path(__file__).with_name("tiny.yaml")
 ON_DASK = ("--set", "runtime.runner=dask", "--set", "runtime.workers=2", "--set", "runtime.shard=4")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("longtake-command")]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    home = tmp_path_factory.mktemp("prefect")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    return {**clean, "PREFECT_HOME": str(home), "OMP_NUM_THREADS": "1", "COLUMNS": "200", MARK: uuid4().hex}
+def environment(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return environment_of(tmp_path_factory.mktemp("prefect"), prefect_home, **{MARK: uuid4().hex})
 
 
 def start(environment: dict[str, str], world: Path, workspace: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "flows.cli", "extract", str(TINY), "--data", str(world), "-w", str(workspace)]
-    return subprocess.Popen([*command, *more], env=environment, stderr=subprocess.PIPE, text=True)
+    arguments = command("extract", TINY, "--data", world, "-w", workspace, *more)
+    return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from flows.recipe import Recipe, load_recipe, shipped_recipes
 from storage.results import read_jsonl, read_scores
 from storage.workspace import Workspace
 from tests import ROOT
+from tests.flows.command import command, environment_of
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import executed
 
@@ -78,7 +77,7 @@ def test_a_variant_runs_to_its_scores_and_report(name: str, world: Path, shared:
     assert read_scores(folders["evaluate"])["corpus"]["CIDEr"] >= 0
     curve = read_jsonl(folders["seed"] / "curves.jsonl")
     assert len(curve) == 2 and curve[0]["total"] > 0
-    assert load_recipe(name).about.split()[0] in (folders["report"] / "report.html").read_text()
+    assert load_recipe(name).description.split()[0] in (folders["report"] / "report.html").read_text()
     assert not plan_pipeline(small(name, world), shared).to_do
 
 
@@ -92,11 +91,11 @@ def commanded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.xdist_group("longtake-command")
 @pytest.mark.parametrize("name", ["demo", *VARIANTS])
 def test_the_command_carries_a_demo_recipe_out(name: str, world: Path, commanded: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    environment = {**clean, "PREFECT_HOME": str(commanded / "prefect"), "OMP_NUM_THREADS": "1"}
     settings = [word for setting in SMALL for word in ("--set", setting)]
-    command = [sys.executable, "-m", "flows.cli", "run", name, "--data", world, "-w", commanded / "w", *settings]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    arguments = command("run", name, "--data", world, "-w", commanded / "w", *settings)
+    done = subprocess.run(
+        arguments, env=environment_of(commanded / "prefect"), capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "CIDEr" in done.stdout and "Report:" in done.stdout and "Traceback" not in done.stderr
 
@@ -112,8 +111,8 @@ def ablations() -> list[tuple[str, list[str]]]:
     for line in PAGE.splitlines():
         if start := re.search(r"after `longtake demo (\S+)`", line):
             name = start[1]
-        for command in re.findall(r"`(--set [^`]+)`", line):
-            found.append((name, [word for word in shlex.split(command) if word != "--set"]))
+        for settings in re.findall(r"`(--set [^`]+)`", line):
+            found.append((name, [word for word in shlex.split(settings) if word != "--set"]))
     return found
 
 

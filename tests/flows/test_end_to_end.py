@@ -5,39 +5,19 @@ Prefect runs for real, with its embedded server on a database of this test sessi
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from storage.features.store import FeatureStore
+from tests.flows.command import TINY, command, run_longtake
 
-TINY = Path(__file__).with_name("tiny.yaml")
 pytestmark = pytest.mark.xdist_group("longtake-command")  # one database, one worker
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    home = tmp_path_factory.mktemp("prefect")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    return {**clean, "PREFECT_HOME": str(home), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", *(str(argument) for argument in arguments)]
-
-
-def longtake(environment: dict[str, str], *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*arguments), env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def results(workspace: Path) -> dict[str, object]:
@@ -55,7 +35,7 @@ def results(workspace: Path) -> dict[str, object]:
 def finished(environment: dict[str, str], world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with one undisturbed run."""
     workspace = tmp_path_factory.mktemp("finished") / "w"
-    done = longtake(environment, "run", TINY, "--data", world, "-w", workspace)
+    done = run_longtake(environment, "run", TINY, "--data", world, "-w", workspace)
     assert "CIDEr" in done.stdout and "Report:" in done.stdout
     return workspace
 
@@ -63,7 +43,7 @@ def finished(environment: dict[str, str], world: Path, tmp_path_factory: pytest.
 def test_a_second_run_does_nothing_and_says_so(environment: dict[str, str], world: Path, finished: Path) -> None:
     before = results(finished)
     began = time.monotonic()
-    done = longtake(environment, "run", TINY, "--data", world, "-w", finished)
+    done = run_longtake(environment, "run", TINY, "--data", world, "-w", finished)
     assert "Nothing to do: every stage is cached." in done.stdout
     assert done.stderr.count("cached") == 9
     assert results(finished) == before
@@ -95,19 +75,19 @@ def test_deleting_prefects_database_loses_no_work(
     environment: dict[str, str], world: Path, finished: Path, tmp_path: Path
 ) -> None:
     other = {**environment, "PREFECT_HOME": str(tmp_path / "new-home")}
-    done = longtake(other, "run", TINY, "--data", world, "-w", finished, "--json")
+    done = run_longtake(other, "run", TINY, "--data", world, "-w", finished, "--json")
     assert json.loads(done.stdout)["worked"] == []
 
 
 def test_a_changed_value_runs_exactly_what_depends_on_it(
-    environment: dict[str, str], world: Path, finished: Path, tmp_path: Path
+    served: dict[str, str], world: Path, finished: Path, tmp_path: Path
 ) -> None:
     workspace = Path(shutil.copytree(finished, tmp_path / "w"))
     changed = ("run", TINY, "--data", world, "-w", workspace, "--set", "decoding.width=3", "--json")
-    planned = json.loads(longtake(environment, *changed, "--dry-run").stdout)["stages"]
+    planned = json.loads(run_longtake(served, *changed, "--dry-run").stdout)["stages"]
     foretold = [step["stage"] for step in planned if step["state"] != "done"]
     assert foretold == ["caption", "evaluate", "report"]
-    assert json.loads(longtake(environment, *changed).stdout)["worked"] == foretold
+    assert json.loads(run_longtake(served, *changed).stdout)["worked"] == foretold
 
 
 def test_two_runs_at_once_share_the_work(
@@ -145,19 +125,19 @@ def after_kills(
     arguments = command("run", TINY, "--data", world, "-w", workspace)
     killed = sum(killed_run(environment, arguments, workspace, stage, delay) for stage, delay in kills)
     assert killed >= len(kills) // 2, "most kills must hit a running command"
-    longtake(environment, "run", TINY, "--data", world, "-w", workspace)
+    run_longtake(environment, "run", TINY, "--data", world, "-w", workspace)
     return results(workspace)
 
 
 def test_kill_dash_nine_at_random_moments_changes_nothing(
-    environment: dict[str, str], world: Path, finished: Path, tmp_path: Path
+    served: dict[str, str], world: Path, finished: Path, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print("seed", seed)
     draw = random.Random(seed)
     stages = sorted(draw.sample(STAGES, 4), key=STAGES.index)
     kills = [(stage, draw.uniform(0, 0.4)) for stage in stages]
-    assert after_kills(environment, world, tmp_path / "w", kills) == results(finished)
+    assert after_kills(served, world, tmp_path / "w", kills) == results(finished)
 
 
 @pytest.mark.slow
@@ -169,7 +149,7 @@ def test_many_kills_change_nothing(environment: dict[str, str], world: Path, fin
 
 
 def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
-    environment: dict[str, str], world: Path, tmp_path: Path
+    served: dict[str, str], world: Path, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(world, tmp_path / "folder"))
     clips = {path.stem: path for path in (root / "videos").glob("*.mp4")}
@@ -179,9 +159,7 @@ def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
         clips[id].write_bytes(data)
     with (root / "captions.jsonl").open("a") as file:
         file.write('{"video": "../../etc/passwd", "caption": "root", "split": "test"}\n')
-    done = longtake(
-        environment, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", "--json", code=3
-    )
+    done = run_longtake(served, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", "--json", code=3)
     listed = {problem["item"]: problem for problem in json.loads(done.stdout)["problems"] if problem["quarantined"]}
     assert set(broken) <= set(listed) and any("passwd" in item for item in listed)
     assert all(problem["reason"] for problem in listed.values())
@@ -189,7 +167,7 @@ def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
 
 
 def test_a_run_that_cannot_go_on_says_why_in_one_line_and_lists_the_bad_files(
-    environment: dict[str, str], tmp_path: Path
+    served: dict[str, str], tmp_path: Path
 ) -> None:
     root = tmp_path / "junk"
     root.mkdir()
@@ -198,6 +176,6 @@ def test_a_run_that_cannot_go_on_says_why_in_one_line_and_lists_the_bad_files(
         (root / f"v{n}.mp4").write_text("not a film")
         rows.append(f"v{n}.mp4,a ball,{split}")
     (root / "captions.csv").write_text("\n".join(rows))
-    done = longtake(environment, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", code=1)
+    done = run_longtake(served, "run", TINY, "--data", root, "--kind", "folder", "-w", tmp_path / "w", code=1)
     assert "error: no training video can be decoded" in done.stderr
     assert all(f"v{n}: " in done.stderr for n in range(4)), "each bad file is listed with its reason"

@@ -58,18 +58,18 @@ def test_own_files_are_captioned_by_all_and_the_report_is_found(place: Place, lo
     assert longtake("report", "-w", place.workspace.root, "--json").json["made"] is False
 
 
-def test_each_is_boosted_from_its_own_seeding(place: Place) -> None:
-    plan = place.plan(**TWO, **BOOSTING)
+def test_each_is_boosted_from_its_own_seeding(untouched: Place) -> None:
+    plan = untouched.plan(**TWO, **BOOSTING)
     labels = [step.label for step in plan.steps]
     assert labels[-7:] == ["seed[0]", "seed[7]", "boost[0]", "boost[7]", *LABELS[-3:]]
     keys = plan.keys
     for n in (0, 7):
         step = plan.step(f"boost[{n}]")
         assert step is not None and step.inputs["seeded"].key == keys[f"seed[{n}]"][1]
-    assert keys["boost[0]"] == place.plan(**BOOSTING).keys["boost"]
-    assert [step.label for step in place.plan(until="seed", **TWO, **BOOSTING).steps][-1] == "seed[7]"
-    assert [step.label for step in place.plan(until="boost", **TWO, **BOOSTING).steps][-1] == "boost[7]"
-    assert [step.label for step in place.plan(until="seed[0]", **TWO).steps][-1] == "seed[0]"
+    assert keys["boost[0]"] == untouched.plan(**BOOSTING).keys["boost"]
+    assert [step.label for step in untouched.plan(until="seed", **TWO, **BOOSTING).steps][-1] == "seed[7]"
+    assert [step.label for step in untouched.plan(until="boost", **TWO, **BOOSTING).steps][-1] == "boost[7]"
+    assert [step.label for step in untouched.plan(until="seed[0]", **TWO).steps][-1] == "seed[0]"
 
 
 def test_status_shows_each_of_them(place: Place, longtake: Longtake) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from storage.datasets.demo import DemoOptions, draw_world
 from storage.features.store import FeatureStore
-from tests.flows.test_end_to_end import command, environment, longtake
+from tests.flows.command import command, run_longtake
 
-__all__ = ["environment"]  # the fixture of that module
 THREE = Path(__file__).with_name("three.yaml")
 WORLD = DemoOptions(seed=5, train=160, val=20, test=20, size=48, captions=2)
 SETTINGS = [f"dataset.{name}={getattr(WORLD, name)}" for name in ("seed", "train", "val", "test", "size", "captions")]
@@ -40,7 +39,7 @@ def test_twenty_kills_leave_the_same_store_and_lose_nothing_finished(
     draw_world(world, WORLD, workers=2)
     options = [part for setting in SETTINGS for part in ("--set", setting)]
     peaceful, disturbed = tmp_path / "peaceful", tmp_path / "disturbed"
-    longtake(environment, "extract", THREE, "--data", world, "-w", peaceful, *options)
+    run_longtake(environment, "extract", THREE, "--data", world, "-w", peaceful, *options)
     assert set(rows_there(peaceful).values()) == {200}
 
     seed = random.SystemRandom().randrange(10**6)
@@ -66,7 +65,7 @@ def test_twenty_kills_leave_the_same_store_and_lose_nothing_finished(
     assert hits >= KILLS // 2, f"only {hits} kills hit a running command"
 
     owed = {name: 200 - count for name, count in before.items()}
-    done = longtake(environment, "extract", THREE, "--data", world, "-w", disturbed, *options, "--json")
+    done = run_longtake(environment, "extract", THREE, "--data", world, "-w", disturbed, *options, "--json")
     assert json.loads(done.stdout)["run"]["state"] == "done"
     made = [json.loads(path.read_bytes()) for path in disturbed.glob("artifacts/extract_features/*/done.json")]
     extracted = made[0]["summary"]["extracted"]

@@ -44,11 +44,11 @@ def test_a_recipe_that_asks_for_it_without_its_tables_is_told_what_to_add(sectio
     check_recipe(values | {"boosting": {}}, "of the test")
 
 
-def test_only_a_boosting_with_it_depends_on_its_tables(place: Place) -> None:
+def test_only_a_boosting_with_it_depends_on_its_tables(untouched: Place) -> None:
     def plan(**boosting: Any) -> Plan:
-        return place.plan(**TABLES, boosting=BOOSTING | boosting)
+        return untouched.plan(**TABLES, boosting=BOOSTING | boosting)
 
-    bare = place.plan(boosting=BOOSTING).keys["boost"]
+    bare = untouched.plan(boosting=BOOSTING).keys["boost"]
     assert plan().keys["boost"] == bare, "sections that it does not ask for change nothing"
     assert inputs_of_boosting(plan(global_reward={})) >= {"embedding", "neighbours"}
     only_batch = inputs_of_boosting(plan(global_reward={"neighbour": 0}))

@@ -58,11 +58,11 @@ def test_own_files_get_key_frames_too_and_the_report_is_found(place: Place, long
     assert longtake("report", "-w", place.workspace.root, "--json").json["made"] is False
 
 
-def test_the_first_seeding_is_the_one_without_the_section(place: Place) -> None:
-    bare, whole = place.plan(**VRE).keys, place.plan(**VRE, key_frames={}).keys
+def test_the_first_seeding_is_the_one_without_the_section(untouched: Place) -> None:
+    bare, whole = untouched.plan(**VRE).keys, untouched.plan(**VRE, key_frames={}).keys
     assert bare["seed"] == whole["seed"] and bare["caption"] != whole["caption"]
     boosting = {"boosting": {"epochs": 1, "samples": 2}}
-    keys = place.plan(**VRE, key_frames={}, **boosting)
+    keys = untouched.plan(**VRE, key_frames={}, **boosting)
     step = keys.step("boost")
     assert step is not None and step.inputs["seeded"].key == whole["seed[key_frames]"][1]
 
@@ -71,8 +71,8 @@ def test_the_first_seeding_is_the_one_without_the_section(place: Place) -> None:
     ("until", "last"),
     [("seed", PHASES[2]), ("find_key_frames", PHASES[1]), ("seed[key_frames]", PHASES[2]), ("caption", "caption")],
 )
-def test_until_seed_means_all_of_it(place: Place, until: str, last: str) -> None:
-    assert place.plan(until=until, **VRE, key_frames={}).steps[-1].label == last
+def test_until_seed_means_all_of_it(untouched: Place, until: str, last: str) -> None:
+    assert untouched.plan(until=until, **VRE, key_frames={}).steps[-1].label == last
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ CLIPS = DemoOptions(seed=2, train=8, val=1, test=1, size=48, captions=1)
 """One caption a clip: of several different ones only one can be said, and no caption could score 5 against all."""
 SETTINGS = (
     "tagger.net={words: 12, size: 32, channels: [8, 16], feature_size: 32}",
-    "tagger.training={epochs: 16, videos: 2, learning_rate: 0.005}",
+    "tagger.training={epochs: 16, batch_size: 2, learning_rate: 0.005}",
     "text.min_count=1",
     # The last epoch is the one that is kept: it is the only one that is validated.
     "seeding.epochs=40",

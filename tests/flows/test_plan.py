@@ -64,10 +64,10 @@ def test_one_changed_value_makes_exactly_its_dependents_stale(
         assert f"recipe.{place_in_recipe.replace('__', '.')} " in found["report"]
 
 
-def test_dependents_name_what_changed_before_them(place: Place) -> None:
-    found = place.to_do(seeding__epochs=2)
+def test_dependents_name_what_changed_before_them(untouched: Place) -> None:
+    found = untouched.to_do(seeding__epochs=2)
     assert found["caption"] == "seed changed" and found["evaluate"] == "seed, caption changed"
-    found = place.to_do(text__min_count=2)
+    found = untouched.to_do(text__min_count=2)
     assert "prepare_text (train) changed" in found["train_tagger"]
     assert "scene is made in another way" in found["extract_features"]
     assert "train_tagger changed" in found["extract_features"]
@@ -89,22 +89,22 @@ def test_a_stage_of_a_new_version_is_stale_with_both_versions(place: Place, monk
     assert list(found) == ["evaluate", "report"] and found["evaluate"] == f"evaluate is now version 70 (was {was})"
 
 
-def test_until_ends_the_plan_after_that_stage(place: Place) -> None:
+def test_until_ends_the_plan_after_that_stage(untouched: Place) -> None:
     for n, label in enumerate(LABELS):
-        assert [step.label for step in place.plan(until=label).steps] == LABELS[: n + 1]
-        assert [step.label for step in place.plan(until=label.partition("[")[0]).steps] == LABELS[: n + 1]
+        assert [step.label for step in untouched.plan(until=label).steps] == LABELS[: n + 1]
+        assert [step.label for step in untouched.plan(until=label.partition("[")[0]).steps] == LABELS[: n + 1]
 
 
-def test_until_a_stage_of_several_steps_ends_after_the_last_that_is_used(place: Place) -> None:
+def test_until_a_stage_of_several_steps_ends_after_the_last_that_is_used(untouched: Place) -> None:
     two = {"sampling__few": {"kind": "uniform", "frames": 2}}
-    unused = place.plan(until="sample_frames", **two)
+    unused = untouched.plan(until="sample_frames", **two)
     assert [step.label for step in unused.steps] == LABELS[:3], "a sampling that no feature uses is not planned"
     used = two | {
         "features__colour": {"kind": "backbone", "net": "timm:test_resnet", "weights": "random", "sampling": "few"}
     }
-    steps = [step.label for step in place.plan(until="sample_frames", **used).steps]
+    steps = [step.label for step in untouched.plan(until="sample_frames", **used).steps]
     assert steps == [*LABELS[:2], FRAMES, "sample_frames[few]"]
-    assert [step.label for step in place.plan(until=FRAMES, **used).steps] == LABELS[:3]
+    assert [step.label for step in untouched.plan(until=FRAMES, **used).steps] == LABELS[:3]
 
 
 def test_force_makes_a_stage_and_all_that_depends_on_it_again(place: Place) -> None:
@@ -120,23 +120,23 @@ def test_force_makes_a_stage_and_all_that_depends_on_it_again(place: Place) -> N
 
 
 @pytest.mark.parametrize("how", ["force", "until"])
-def test_an_unknown_stage_lists_the_stages(place: Place, how: str) -> None:
+def test_an_unknown_stage_lists_the_stages(untouched: Place, how: str) -> None:
     wrong: dict[str, Any] = {"until": "sed"} if how == "until" else {"force": ["sed"]}
     with pytest.raises(UsageError) as caught:
-        place.plan(**wrong)
+        untouched.plan(**wrong)
     assert str(caught.value).startswith("there is no stage 'sed'; stages: ")
     assert all(stage.name in str(caught.value) for stage in STAGES)
 
 
 @pytest.mark.parametrize("how", ["force", "until"])
 @pytest.mark.parametrize("name", ["sample_frames[nope]", "train_tagger"])
-def test_a_stage_that_this_run_does_not_have_is_refused_and_not_ignored(place: Place, how: str, name: str) -> None:
+def test_a_stage_that_this_run_does_not_have_is_refused_and_not_ignored(untouched: Place, how: str, name: str) -> None:
     changes: dict[str, Any] = {
         "tagger": None,
         "features__scene": {"kind": "backbone", "net": "timm:test_resnet", "weights": "random", "sampling": "clips"},
     }
     with pytest.raises(UsageError, match=r"this run has no step .*; its steps: catalogue, prepare_text"):
-        place.plan(**({"until": name} if how == "until" else {"force": [name]}), **changes)
+        untouched.plan(**({"until": name} if how == "until" else {"force": [name]}), **changes)
 
 
 def test_an_earlier_run_that_failed_does_not_hide_what_was_never_made(place: Place) -> None:
@@ -145,6 +145,6 @@ def test_an_earlier_run_that_failed_does_not_hide_what_was_never_made(place: Pla
     assert "seeding.epochs 1 -> 6" in found["seed"], "compared with what was made, not with what was wanted"
 
 
-def test_another_recipe_shares_results_and_calls_its_own_missing(place: Place) -> None:
-    plan = place.plan(name="other")
+def test_another_recipe_shares_results_and_calls_its_own_missing(untouched: Place) -> None:
+    plan = untouched.plan(name="other")
     assert [(step.label, step.state, step.reason) for step in plan.to_do] == [("report", "missing", "not computed yet")]

@@ -136,12 +136,12 @@ def test_files_that_could_not_be_read_are_tried_again_when_asked(place: Place) -
 
 
 def test_a_recipe_without_a_data_folder_and_a_folder_that_is_not_there_are_refused(
-    place: Place, tmp_path: Path
+    untouched: Place, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match="does not say where its data is; pass the data folder with --data"):
-        place.plan(dataset__path=None)
+        untouched.plan(dataset__path=None)
     with pytest.raises(BadInput, match="nowhere does not exist"):
-        place.plan(dataset__path=str(tmp_path / "nowhere"))
+        untouched.plan(dataset__path=str(tmp_path / "nowhere"))
 
 
 def test_a_damaged_marker_is_named(place: Place) -> None:

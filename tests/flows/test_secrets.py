@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -15,7 +13,8 @@ import pytest
 
 from storage.errors import StorageError, TransientError, UsageError
 from storage.features.object_store import ObjectStore
-from tests.flows.test_end_to_end import TINY, command
+from tests.flows.command import TINY, command, environment_of
+from tests.processes import unprivileged
 
 pytestmark = pytest.mark.xdist_group("longtake-command")
 KEY_ID, KEY, TOKEN, API_KEY, WORD = (f"marker{name}x9" for name in ("id", "key", "token", "api", "word"))
@@ -48,11 +47,6 @@ def refusing_store() -> Iterator[str]:
         server.shutdown()
 
 
-def environment(home: Path, **more: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "AWS_"))}
-    return {**clean, "PREFECT_HOME": str(home), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}
-
-
 def tell(said: str, *folders: Path) -> list[str]:
     """Where a secret stands: in what was said, or in any file of the folders."""
     secrets = [secret.encode() for secret in (KEY, TOKEN, API_KEY, WORD)]
@@ -62,11 +56,14 @@ def tell(said: str, *folders: Path) -> list[str]:
     return found + (["what the command said"] if any(secret in said.encode() for secret in secrets) else [])
 
 
-def test_keys_are_in_no_log_result_or_database_when_the_store_refuses_them(world: Path, tmp_path: Path) -> None:
-    home, workspace = tmp_path / "prefect", tmp_path / "w"
+def test_keys_are_in_no_log_result_or_database_when_the_store_refuses_them(
+    world: Path, prefect_home: Path, tmp_path: Path
+) -> None:
+    workspace, home = tmp_path / "w", tmp_path / "prefect"
     with refusing_store() as address:
         keys = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": TOKEN}
-        mine = environment(home, AWS_ENDPOINT_URL=address, AWS_REGION="eu-west-1", PREFECT_API_KEY=API_KEY, **keys)
+        keys |= {"AWS_ENDPOINT_URL": address, "AWS_REGION": "eu-west-1", "PREFECT_API_KEY": API_KEY}
+        mine = environment_of(home, prefect_home, **keys)
         arguments = command("run", TINY, "--data", world, "-w", workspace, *UNTIL, "--verbose")
         bucket = ("--set", "runtime.feature_bucket=s3://bucket/prefix")
         done = subprocess.run([*arguments, *bucket], env=mine, capture_output=True, text=True, timeout=3600)
@@ -96,7 +93,7 @@ def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path
     assert WORD not in str(refused.value) and "AWS_SECRET_ACCESS_KEY" in str(refused.value)
     done = subprocess.run(
         command("run", TINY, "--data", world, "-w", tmp_path / "w", "--set", f"runtime.feature_bucket={address}"),
-        env=environment(tmp_path / "prefect"),
+        env=environment_of(tmp_path / "prefect"),
         capture_output=True,
         text=True,
         timeout=3600,
@@ -107,7 +104,7 @@ def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path
 @pytest.mark.slow  # an embedded server is started three times
 def test_a_database_that_cannot_be_reached_is_told_without_its_password(world: Path, tmp_path: Path) -> None:
     pytest.importorskip("asyncpg")
-    mine = environment(
+    mine = environment_of(
         tmp_path / "prefect",
         PREFECT_SERVER_DATABASE_CONNECTION_URL=f"postgresql+asyncpg://prefect:{WORD}@127.0.0.1:1/prefect",
     )
@@ -122,15 +119,6 @@ def test_a_database_that_cannot_be_reached_is_told_without_its_password(world: P
     assert tell(done.stdout + done.stderr, tmp_path / "prefect", tmp_path / "w") == []
 
 
-def unprivileged() -> list[str]:
-    """What to put before a command so that it has none of root's rights; nothing for who has none anyway."""
-    if os.getuid() != 0:
-        return []
-    if shutil.which("setpriv") is None:
-        pytest.skip("needs setpriv (util-linux) to give up root's rights")
-    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
-
-
 @pytest.mark.slow
 def test_a_run_with_its_server_needs_no_rights_of_root(world: Path, tmp_path: Path) -> None:
     drop = unprivileged()
@@ -138,7 +126,7 @@ def test_a_run_with_its_server_needs_no_rights_of_root(world: Path, tmp_path: Pa
     assert "CapEff:\t0000000000000000" in rights
     done = subprocess.run(
         [*drop, *command("run", TINY, "--data", world, "-w", tmp_path / "w", *UNTIL)],
-        env=environment(tmp_path / "prefect", HOME=str(tmp_path)),
+        env=environment_of(tmp_path / "prefect", HOME=str(tmp_path)),
         capture_output=True,
         text=True,
         timeout=3600,

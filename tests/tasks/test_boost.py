@@ -30,7 +30,6 @@ from storage.errors import LongtakeError, Mismatch, UsageError
 from storage.results import read_jsonl
 from storage.text.references import References
 from storage.text.vocabulary import TextOptions
-from tasks import boost as module
 from tasks.boost import BoostingOptions, BoostOptions, boost, policy_gradient
 from tasks.caption import CaptionOptions, caption
 from tasks.find_neighbours import NeighbourOptions, find_neighbours
@@ -38,6 +37,7 @@ from tasks.framework.stage import StageRun
 from tasks.prepare_text import prepare_text
 from tasks.seed import SeedingOptions, SeedOptions
 from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, train_embedding
+from tasks.training.batches import CaptionData
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 from tests.tasks.training.interruption import interrupted_at
 
@@ -98,9 +98,15 @@ def test_it_begins_with_the_seeded_captioner_and_keeps_it_where_nothing_is_bette
         update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2, loss=loss)}
     )
     seeded = toy.seeded(seeding)
-    real = module.validation_cider
+    real = CaptionData.validation
     worse = iter([0.0, 9.0, 9.0, 9.0])
-    monkeypatch.setattr(module, "validation_cider", lambda *args: real(*args) - next(worse))
+
+    def worsening(*args: Any) -> Any:
+        validate = real(*args)
+        assert validate is not None
+        return lambda: (cider := validate()[0] - next(worse), {"val_cider": cider})
+
+    monkeypatch.setattr(CaptionData, "validation", worsening)
     job = boosted(toy, changed(patience=2), seeding)
     found = summary(job)
     assert found["start_cider"] == found["val_cider"] == summary(seeded)["val_cider"]

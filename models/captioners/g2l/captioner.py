@@ -51,16 +51,14 @@ class G2lOptions(Options):
     @model_validator(mode="after")
     def _regions_need_alignment(self) -> G2lOptions:
         if self.regions is not None and not self.alignment:
-            raise ValueError(
-                "key frames are chosen by the aligned attention: set 'alignment' to true or 'regions' to null"
-            )
+            advice = "set 'alignment' to true or 'regions' to null"
+            raise ValueError(f"key frames are chosen by the aligned attention: {advice}")
         return self
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features it reads."""
-        named = (self.frames, self.clips) if self.regions is None else (self.frames, self.clips, self.regions)
-        return tuple(dict.fromkeys(named))
+        return tuple(dict.fromkeys(name for name in (self.frames, self.clips, self.regions) if name is not None))
 
 
 def build_g2l(options: G2lOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
@@ -73,21 +71,8 @@ def build_g2l(options: G2lOptions, feature_sizes: dict[str, int], vocabulary_siz
     if o.regions is not None:
         local = RegionAttention(TopKSampler(o.sampler), o.hidden, o.projection, o.attention, o.region_stride)
         context += o.projection
-    return Captioner(
-        G2lEncoder(
-            (o.frames, sizes[o.frames]),
-            (o.clips, sizes[o.clips]),
-            None if o.regions is None else (o.regions, sizes[o.regions]),
-            o.projection,
-        ),
-        GruDecoder(
-            G2lAttention(o.hidden, o.projection, o.attention, aligned, local),
-            vocabulary_size,
-            context,
-            2 * o.projection,
-            o.embedding,
-            o.hidden,
-            o.layers,
-            o.dropout,
-        ),
-    )
+    named = [(name, sizes[name]) for name in (o.frames, o.clips, o.regions) if name is not None]
+    encoder = G2lEncoder(named, o.projection)
+    attention = G2lAttention(o.hidden, o.projection, o.attention, aligned, local)
+    widths = (context, 2 * o.projection, o.embedding, o.hidden)
+    return Captioner(encoder, GruDecoder(attention, vocabulary_size, widths, o.layers, o.dropout))

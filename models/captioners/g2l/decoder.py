@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from models.layers.attention import Attention
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
 from models.layers.recurrent import gru_step
+from models.layers.words import OutputLayer, word_embedding
 from models.types import Memory, State
 
 
@@ -19,19 +18,12 @@ class GruDecoder(nn.Module):
     depends on the words alone is computed for a whole caption at once; only the recurrence runs step by step."""
 
     def __init__(
-        self,
-        reader: Attention,
-        vocabulary_size: int,
-        context: int,
-        summary: int,
-        embedding: int,
-        hidden: int,
-        layers: int,
-        dropout: float,
+        self, reader: Attention, vocabulary_size: int, sizes: tuple[int, int, int, int], layers: int, dropout: float
     ):
+        """sizes: of the context, the summary, a word's vector and a layer."""
+        context, summary, embedding, hidden = sizes
         super().__init__()
-        self.reader = reader
-        self.layers = layers
+        self.reader, self.layers = reader, layers
         self.embed = word_embedding(vocabulary_size, embedding)
         self.gates_from_word = nn.Linear(embedding, 3 * hidden)
         self.gates_from_context = nn.Linear(context, 3 * hidden, bias=False)

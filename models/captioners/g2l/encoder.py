@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -12,29 +14,27 @@ from models.types import Memory
 
 
 class G2lEncoder(nn.Module):
-    """Frames (B, T, D2) and clips (B, T, D3) of the same positions, regions (B, R, O, Dr) of some -> Memory.
+    """features (name and size each): frames (B, T, D2), clips (B, T, D3) of the same positions, perhaps regions
+    (B, R, O, Dr) of some -> Memory.
 
     tokens (B, T, 2P) are [f', v'] of eq. 1, summary (B, 2P) is their mean; extras hold the masks of each half and, with
     regions, r' (B, R, O, P) of eq. 7 and which of them are there (a region of zeros is padding). The paper does not name
     its activation: it is ReLU here."""
 
-    def __init__(
-        self, frames: tuple[str, int], clips: tuple[str, int], regions: tuple[str, int] | None, projection: int
-    ):
+    def __init__(self, features: Sequence[tuple[str, int]], projection: int):
         super().__init__()
-        self.names = [name for name, _ in filter(None, (frames, clips, regions))]
-        self.project_frames = nn.Linear(frames[1], projection)
-        self.project_clips = nn.Linear(clips[1], projection)
-        self.project_regions = None if regions is None else nn.Linear(regions[1], projection)
+        self.names, (frames, clips, *regions) = [name for name, _ in features], [size for _, size in features]
+        self.project_frames = nn.Linear(frames, projection)
+        self.project_clips = nn.Linear(clips, projection)
+        self.project_regions = nn.Linear(regions[0], projection) if regions else None
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
         check_present(self.names, features, masks)
         frame_mask, clip_mask = self._aligned(masks)
         T = frame_mask.shape[1]
-        frames = zero_invalid(_fit(features[self.names[0]], T), frame_mask)
-        clips = zero_invalid(_fit(features[self.names[1]], T), clip_mask)
-        frames = torch.relu(self.project_frames(frames)) * frame_mask.unsqueeze(-1)  # eq. 1
-        clips = torch.relu(self.project_clips(clips)) * clip_mask.unsqueeze(-1)
+        frames, clips = (_fit(features[name], T) for name in self.names[:2])
+        frames = torch.relu(self.project_frames(zero_invalid(frames, frame_mask))) * frame_mask.unsqueeze(-1)  # eq. 1
+        clips = torch.relu(self.project_clips(zero_invalid(clips, clip_mask))) * clip_mask.unsqueeze(-1)
         tokens = torch.cat([frames, clips], dim=-1)
         mask = frame_mask | clip_mask
         extras = {"frame_mask": frame_mask, "clip_mask": clip_mask}
@@ -49,15 +49,12 @@ class G2lEncoder(nn.Module):
         """The masks of frames and clips at one length T; a video that has both must have as many of each."""
         frames, clips = self.names[:2]
         frame_mask, clip_mask = masks[frames], masks[clips]
-        T = max(frame_mask.shape[1], clip_mask.shape[1])
-        if frame_mask.shape[1] != clip_mask.shape[1]:
-            frame_rows, clip_rows = frame_mask.sum(1), clip_mask.sum(1)
-            if bool(((frame_rows != clip_rows) & (frame_rows > 0) & (clip_rows > 0)).any()):
-                raise ValueError(
-                    f"'{frames}' and '{clips}' must be sampled at the same positions, but a video has "
-                    f"{frame_mask.shape[1]} rows of one and {clip_mask.shape[1]} of the other; give both the same stride"
-                )
-        return _fit(frame_mask, T), _fit(clip_mask, T)
+        T, other = frame_mask.shape[1], clip_mask.shape[1]
+        frame_rows, clip_rows = frame_mask.sum(1), clip_mask.sum(1)
+        if other != T and bool(((frame_rows != clip_rows) & (frame_rows > 0) & (clip_rows > 0)).any()):
+            rows = f"a video has {T} rows of one and {other} of the other; give both the same stride"
+            raise ValueError(f"'{frames}' and '{clips}' must be sampled at the same positions, but {rows}")
+        return _fit(frame_mask, max(T, other)), _fit(clip_mask, max(T, other))
 
 
 class ProductScore(nn.Module):
@@ -106,9 +103,8 @@ class RegionAttention(nn.Module):
 
     def __init__(self, sampler: TopKSampler, hidden: int, values: int, attention: int, stride: int):
         super().__init__()
-        self.sampler = sampler
+        self.sampler, self.stride = sampler, stride
         self.score = ProductScore(hidden, values, attention)
-        self.stride = stride
         self.softmax = AttentionSoftmax()
 
     def prepare(self, memory: Memory) -> dict[str, Tensor]:
@@ -140,19 +136,13 @@ class G2lAttention(nn.Module):
     alignment, the mean of the frames' and the clips'."""
 
     def __init__(
-        self,
-        hidden: int,
-        projection: int,
-        attention: int,
-        aligned: AlignedAttention | None,
-        local: RegionAttention | None,
+        self, hidden: int, projection: int, size: int, aligned: AlignedAttention | None, local: RegionAttention | None
     ):
         super().__init__()
         self.projection = projection
-        self.of_frames = ProductScore(hidden, projection, attention)
-        self.of_clips = ProductScore(hidden, projection, attention)
-        self.aligned = aligned
-        self.local = local
+        self.of_frames = ProductScore(hidden, projection, size)
+        self.of_clips = ProductScore(hidden, projection, size)
+        self.aligned, self.local = aligned, local
         self.softmax = AttentionSoftmax()
 
     def prepare(self, memory: Memory) -> Memory:

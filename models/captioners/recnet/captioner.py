@@ -5,20 +5,15 @@ Encoder and decoder have the names and weights of the base: a checkpoint of the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from torch import nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_mp_lstm, build_sa_lstm
+from models.captioners.lstm import MpLstmOptions, SaLstmOptions, build_lstm
+from models.captioners.recnet import reconstructors
 from models.captioners.recnet.reconstruction_loss import Which
-from models.captioners.recnet.reconstructors import (
-    GlobalReconstructor,
-    LocalReconstructor,
-    Reconstructor,
-    TransposedReconstructor,
-)
 from models.captioners.s2vt import S2vtOptions, build_s2vt
 from models.options import Options
 
@@ -41,10 +36,8 @@ class RecNetOptions(Options):
     @model_validator(mode="after")
     def _something_to_transpose(self) -> RecNetOptions:
         if self.reconstructor == "transpose" and self.base.kind != "sa_lstm":
-            raise ValueError(
-                f"the reconstructor 'transpose' needs the attention of an sa_lstm, a {self.base.kind} has none: "
-                "change the base, or set the reconstructor to 'global', 'local' or 'both'"
-            )
+            needed = f"the reconstructor 'transpose' needs the attention of an sa_lstm, a {self.base.kind} has none"
+            raise ValueError(f"{needed}: change the base, or set the reconstructor to 'global', 'local' or 'both'")
         return self
 
     @property
@@ -58,29 +51,22 @@ class RecNetOptions(Options):
         return "local" if self.reconstructor == "transpose" else self.reconstructor
 
 
-_BASES: dict[str, Callable[[Any, dict[str, int], int], Captioner]] = {
-    "sa_lstm": build_sa_lstm,
-    "mp_lstm": build_mp_lstm,
-    "s2vt": build_s2vt,
-}
-
-
 def build_recnet(options: RecNetOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     base = options.base
-    captioner = _BASES[base.kind](base, feature_sizes, vocabulary_size)
+    build: Callable[..., Captioner] = build_s2vt if base.kind == "s2vt" else build_lstm
+    captioner = build(base, feature_sizes, vocabulary_size)
     sizes = wanted_sizes(base.features, feature_sizes)
     if base.join == "time" and len(set(sizes.values())) > 1:
-        raise ValueError(
-            f"rows of different sizes ({', '.join(f'{name} {size}' for name, size in sizes.items())}) that follow each "
-            "other cannot be reconstructed by one reconstructor: set the base's join to 'depth', or name one feature"
-        )
+        found = f"rows of different sizes ({', '.join(f'{name} {size}' for name, size in sizes.items())})"
+        advice = "set the base's join to 'depth', or name one feature"
+        raise ValueError(f"{found} that follow each other cannot be reconstructed by one reconstructor: {advice}")
     size = sum(sizes.values()) if base.join == "depth" else next(iter(sizes.values()))
     net: nn.Module
     if options.reconstructor == "global":
-        net = GlobalReconstructor(base.hidden, size)
+        net = reconstructors.GlobalReconstructor(base.hidden, size)
     elif options.reconstructor == "transpose":
-        net = TransposedReconstructor(base.hidden, size)
+        net = reconstructors.TransposedReconstructor(base.hidden, size)
     else:
-        net = LocalReconstructor(base.hidden, size, options.attention)
-    captioner.reconstructor = Reconstructor(sizes, base.join, net)
+        net = reconstructors.LocalReconstructor(base.hidden, size, options.attention)
+    captioner.reconstructor = reconstructors.Reconstructor(sizes, base.join, net)
     return captioner

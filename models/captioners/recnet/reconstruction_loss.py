@@ -43,11 +43,8 @@ class ReconstructionLoss:
             )
         assert captioner.reconstructor is not None and batch.video_index is not None  # reconstruct has checked both
         target = captioner.reconstructor.target(batch, reconstruction.length)
-        distances = []
-        if self.which != "local":
-            distances.append(global_distance(reconstruction, target, batch.video_index))
-        if self.which != "global":
-            distances.append(local_distance(reconstruction, target, batch.video_index))
+        wanted = {"global": (global_distance,), "local": (local_distance,), "both": (global_distance, local_distance)}
+        distances = [distance(reconstruction, target, batch.video_index) for distance in wanted[self.which]]
         present = target.valid.flatten(1).any(1)[batch.video_index]
         self._count = int(present.sum())
         return (torch.stack(distances).sum(0) * present).sum() / present.sum().clamp(min=1)

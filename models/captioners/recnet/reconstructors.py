@@ -38,9 +38,7 @@ class Reconstructor(nn.Module):
 
     def __init__(self, sizes: Mapping[str, int], join: Join, net: nn.Module):
         super().__init__()
-        self.sizes = dict(sizes)
-        self.join = join
-        self.net = net
+        self.sizes, self.join, self.net = dict(sizes), join, net
 
     def forward(self, states: TeacherForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         """states of N captions; words (N, L-1) and frames (N, T), True where they are valid."""
@@ -65,8 +63,7 @@ class Reconstructor(nn.Module):
 
 
 class GlobalReconstructor(nn.Module):
-    """The global reconstructor (eq. 6 and 7): an LSTM over words, fed with [h_t, mean of all h]; the mean of its states is
-    compared with the mean of the video's rows."""
+    """The global reconstructor (eq. 6, 7): an LSTM over words, fed with [h_t, mean of all h]; only its states' mean counts."""
 
     def __init__(self, hidden: int, size: int):
         super().__init__()
@@ -79,8 +76,7 @@ class GlobalReconstructor(nn.Module):
 
 
 class LocalReconstructor(nn.Module):
-    """The local reconstructor (eq. 9 to 11): an LSTM over frames, fed with the decoder's states, weighted by an attention
-    whose query is its own last state."""
+    """The local reconstructor (eq. 9 to 11): an LSTM over frames whose last state attends to the decoder's states, its input."""
 
     def __init__(self, hidden: int, size: int, attention: int):
         super().__init__()

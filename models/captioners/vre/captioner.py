@@ -17,10 +17,8 @@ from models.captioner import Captioner, wanted_sizes
 from models.captioners.vre.encoder import ProductScores, RefocusEncoder
 from models.decoding.scheduled_sampling import Own, mix_tokens
 from models.layers.attention import AttentionSoftmax, weighted_sum
-from models.layers.embedding import word_embedding
-from models.layers.output_layer import OutputLayer
-from models.layers.recurrent import lstm_step, open_forget_gate
-from models.layers.unrolling import Unrolling
+from models.layers.recurrent import Unrolling, lstm_step, open_forget_gate
+from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import BOS, PAD, Batch, Memory, State
 
@@ -68,19 +66,17 @@ class RefocusDecoder(nn.Module):
     The video's representation o (the memory's summary) is the first cell state, replaces BOS, and is part of the query of
     both attentions, with the hidden state (eq. 12 to 16). What does not depend on the state is computed in advance."""
 
-    def __init__(
-        self, vocabulary_size: int, temporal: int, spatial: int | None, audio: int | None, hidden: int, dropout: float
-    ):
+    def __init__(self, words: int, temporal: int, spatial: int | None, audio: int | None, hidden: int, dropout: float):
         super().__init__()
         self.over_time = ProductScores(hidden, temporal, hidden)
         self.over_space = None if spatial is None else ProductScores(hidden, spatial, hidden)
         # W_h [o, h] is a part for h, in the scores, and a part for o that is the same at every step
         self.query_from_video = nn.Linear(hidden, 2 * hidden, bias=False)
-        self.embed = word_embedding(vocabulary_size, hidden)
+        self.embed = word_embedding(words, hidden)
         self.gates_from_word = nn.Linear(hidden, 4 * hidden)
         self.gates_from_audio = None if audio is None else nn.Linear(audio, 4 * hidden, bias=False)
         self.gates_from_past = nn.Linear(temporal + (spatial or 0) + hidden, 4 * hidden, bias=False)
-        self.predict = OutputLayer(hidden, vocabulary_size)
+        self.predict = OutputLayer(hidden, words)
         self.dropout = nn.Dropout(dropout)
         self.softmax = AttentionSoftmax()
         open_forget_gate(self.gates_from_word.bias)
@@ -171,9 +167,8 @@ class VreCaptioner(Captioner):
 
     def _both_steps(self, batch: Batch, truth: float, own: Own) -> StepLosses:
         if self.active_steps != 2:
-            raise ValueError(
-                f"losses of two steps are wanted, but {self.active_steps} are active; set active_steps to 2"
-            )
+            active = f"{self.active_steps} are active; set active_steps to 2"
+            raise ValueError(f"losses of two steps are wanted, but {active}")
         decoder = cast(RefocusDecoder, self.decoder)
         tokens, memory = self._prepare(batch)
         N = len(tokens)
@@ -191,9 +186,7 @@ class VreCaptioner(Captioner):
 
 def build_vre(options: VreOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> VreCaptioner:
     o, sizes = options, wanted_sizes(options.features, feature_sizes)
-    temporal, spatial = sizes[o.temporal], None if o.spatial is None else sizes[o.spatial]
-    audio = None if o.audio is None else (o.audio, sizes[o.audio])
-    return VreCaptioner(
-        RefocusEncoder((o.temporal, temporal), o.spatial, audio, o.key_frames, o.hidden, o.steps),
-        RefocusDecoder(vocabulary_size, temporal, spatial, None if audio is None else audio[1], o.hidden, o.dropout),
-    )
+    temporal, spatial, audio = sizes[o.temporal], sizes.get(o.spatial or ""), sizes.get(o.audio or "")
+    names = (o.temporal, o.spatial, o.audio, o.key_frames)
+    encoder = RefocusEncoder(names, temporal, audio or 0, o.hidden, o.steps)
+    return VreCaptioner(encoder, RefocusDecoder(vocabulary_size, temporal, spatial, audio, o.hidden, o.dropout))

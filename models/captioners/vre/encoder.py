@@ -67,31 +67,24 @@ class RefocusEncoder(nn.Module):
     which that feature is missing keeps its middle frame."""
 
     def __init__(
-        self,
-        temporal: tuple[str, int],
-        spatial: str | None,
-        audio: tuple[str, int] | None,
-        key_frames: str | None,
-        hidden: int,
-        steps: int,
+        self, names: tuple[str, str | None, str | None, str | None], temporal: int, audio: int, hidden: int, steps: int
     ):
+        """names: of the temporal, spatial and audio features and of key_frames; temporal and audio: sizes of theirs"""
         super().__init__()
-        self.temporal, self.spatial, self.key_frames = temporal[0], spatial, key_frames
-        self.audio = None if audio is None else audio[0]
+        self.temporal, self.spatial, self.audio, self.key_frames = names
+        self.names = [name for name in names if name is not None]
         self.hidden = hidden
         self.steps = self.most_steps = steps  # training's first phase sets `steps` to 1 for a while
-        audio_size = 0 if audio is None else audio[1]
         if steps >= 1:
-            self.around = KeyFrameGru(temporal[1], hidden)
-            self.represent = nn.Linear(hidden + audio_size, hidden)  # W_a, shared by both steps
+            self.around = KeyFrameGru(temporal, hidden)
+            self.represent = nn.Linear(hidden + audio, hidden)  # W_a, shared by both steps
         if steps >= 2:
             self.merge = nn.Linear(2 * hidden, hidden)  # W_m
-        if steps >= 2 and key_frames is None:
-            self.refocus = ProductScores(hidden, temporal[1], hidden)
+            if self.key_frames is None:
+                self.refocus = ProductScores(hidden, temporal, hidden)
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
-        names = (self.temporal, self.spatial, self.audio, self.key_frames)
-        check_present([name for name in names if name is not None], features, masks)
+        check_present(self.names, features, masks)
         rows, mask = zero_invalid(features[self.temporal], masks[self.temporal]), masks[self.temporal]
         extras: dict[str, Tensor] = {}
         if self.spatial is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from flows.caption import Captioner
+from flows.caption import VideoCaptioner
 from storage.errors import BadInput, BadMedia, UsageError
 from storage.features.store import FeatureStore
 from storage.results import CaptionRow, read_captions
@@ -133,7 +133,7 @@ def test_the_formats_hold_the_same_captions(longtake: Longtake, place: Place, tm
 
 
 def test_more_captions_than_the_runs_beam_leave_the_first_one_as_it_was(place: Place) -> None:
-    captioner = Captioner.open(place.workspace.root)
+    captioner = VideoCaptioner.open(place.workspace.root)
     width = captioner.trained.search.width
     (clip,) = captioner.caption([str(place.clip("test"))], n_best=width + 3).clips
     assert len(clip.best) == width + 3 and len({row.caption for row in clip.best}) == width + 3
@@ -142,14 +142,14 @@ def test_more_captions_than_the_runs_beam_leave_the_first_one_as_it_was(place: P
 
 
 def test_three_lines_of_python(place: Place, tmp_path: Path) -> None:
-    captioner = Captioner.open(place.workspace.root)
+    captioner = VideoCaptioner.open(place.workspace.root)
     name = place.clip("test").name
     assert captioner(place.clip("test")) == evaluated(place)[name].caption
     (tmp_path / "no.mp4").write_text("text")
     with pytest.raises(BadMedia, match=r"no\.mp4: .*begins with 'text'"):
         captioner(tmp_path / "no.mp4")
     with pytest.raises(UsageError, match="there is no workspace at"):
-        Captioner.open(tmp_path / "nowhere")
+        VideoCaptioner.open(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -179,8 +179,10 @@ def test_imported_features_cannot_be_made_for_new_videos(place: Place) -> None:
     run = load_runs(place.workspace)[0]
     recipe = run.recipe | {"features": {"scene": {"kind": "imported", "store": "c3d"}}}
     save_run(place.workspace, replace(run, recipe=recipe))
-    with pytest.raises(BadInput, match="'scene' that were imported as 'c3d'; Longtake cannot make them for new videos"):
-        Captioner.open(place.workspace.root)
+    with pytest.raises(
+        BadInput, match="'scene' that were imported as 'c3d'; Longtake cannot extract them from new videos"
+    ):
+        VideoCaptioner.open(place.workspace.root)
 
 
 def test_garbage_collection_keeps_what_was_extracted_for_as_long_as_its_run(longtake: Longtake, place: Place) -> None:
@@ -227,7 +229,7 @@ def test_the_flow_of_a_deployment_gives_the_same(place: Place, tmp_path: Path, m
     ("options", "said"),
     [
         (["--windows", "3", "--shots"], "choose one"),
-        (["--format", "srt", "--n-best", "2"], "one caption a moment"),
+        (["--format", "srt", "--n-best", "2"], "one caption at a time"),
         (["--format", "srt", "second.mp4"], "2 videos make 2 srt files; give a folder with --output"),
         (["--json", "--format", "csv"], "leave --format and --output out"),
         (["--output", "."], "is a folder; name the file"),

@@ -5,38 +5,26 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import typer.main
 import yaml
 
-from flows.cli.main import app
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe, shipped_recipes
 from storage.records import ArtifactRef
 from storage.runs import RunRecord, new_run_id, save_run
 from storage.workspace import Completion, Workspace
 from tests import ROOT
+from tests.flows.cli.command_list import commands
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import TOY, Place
 
 TINY = ["dataset.train=2", "dataset.val=1", "dataset.test=1", "dataset.size=32", "dataset.captions=1"]
-
-
-def commands(group: Any = None, name: str = "longtake") -> Iterator[tuple[str, click.Command]]:
-    """Every command by its full name."""
-    group = group or typer.main.get_command(app)
-    for word, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, f"{name} {word}")
-        else:
-            yield f"{name} {word}", command
 
 
 @pytest.mark.parametrize(
@@ -47,6 +35,15 @@ def test_every_command_and_option_has_a_help_text(name: str, command: Any) -> No
     assert command.help and command.help[0].isupper() and command.help.rstrip().endswith(".")
     for parameter in command.params:
         assert parameter.help, f"{name} {parameter.name} has no help"
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_command_has_an_example_that_parses(name: str, command: Any) -> None:
+    assert command.epilog and command.epilog.startswith(f"Example: {name}"), f"{name} has no example"
+    arguments = shlex.split(command.epilog.removeprefix(f"Example: {name}"))
+    assert command.make_context(name, arguments, resilient_parsing=False).params
 
 
 def test_help_lists_the_commands_and_exits_well(longtake: Longtake) -> None:
@@ -69,7 +66,7 @@ def test_help_lists_the_commands_and_exits_well(longtake: Longtake) -> None:
         (["run", "demo", "--set", "seeding"], "is not of the form key.subkey=value"),
         (["run", "demo", "--kind", "youtube"], "there is no kind 'youtube'; valid kinds: 'msvd'"),
         (["demo", "--set", "dataset.kind=folder"], "'longtake demo' draws its own data"),
-        (["status"], "there is no workspace at longtake-workspace; 'longtake demo' or 'longtake run' makes one"),
+        (["status"], "there is no workspace at longtake-workspace; 'longtake demo' or 'longtake run' creates one"),
         (["gc", "--workspace", "nowhere"], "there is no workspace at nowhere"),
         (["features", "list", "-w", "nowhere"], "there is no workspace at nowhere"),
         (["features", "verify", "-w", "nowhere"], "there is no workspace at nowhere"),

@@ -80,7 +80,7 @@ def test_runs_on_other_videos_are_shown_without_differences(place: Place, longta
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("nobody", "no scored run is called 'nobody'"), ("20", "is the beginning of 3 runs; write more of it")],
+    [("nobody", "no scored run is called 'nobody'"), ("20", "3 runs begin with '20'; give more of the id")],
 )
 def test_a_run_that_is_not_there_is_answered_with_those_that_are(
     place: Place, longtake: Longtake, name: str, why: str
@@ -102,4 +102,4 @@ def test_a_result_that_was_collected_is_named(place: Place, longtake: Longtake) 
     shutil.rmtree(place.folder("caption"))
     shutil.rmtree(place.folder("report"))
     answer = longtake("report", run.id, "--workspace", place.workspace.root)
-    assert answer.code == 2 and "used caption" in answer.err and "computes it again" in answer.err.replace("\n", " ")
+    assert answer.code == 2 and "used caption" in answer.err and "recomputes it" in answer.err.replace("\n", " ")

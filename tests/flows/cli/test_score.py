@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.score import print_comparison, score_files
+from flows.score import score_files
 from models.metrics.corpus import SCORES
 from storage.errors import BadInput
 from tests.flows.cli.score_command import run_score, without_java
+from tests.flows.conftest import Longtake
 
 TRUTH = {
     "a": ["A red ball moves left.", "the ball goes left"],
@@ -74,12 +74,10 @@ def test_copies_of_training_captions_are_counted_after_tokenising(
     assert scored.diversity["Copied"] == 0.5
 
 
-def test_the_table_shows_every_score_and_why_one_is_missing(files: tuple[Path, Path, Path]) -> None:
+def test_the_table_shows_every_score_and_why_one_is_missing(files: tuple[Path, Path, Path], longtake: Longtake) -> None:
     truth, good, bad = files
-    out = Console(record=True, width=160, file=open("/dev/null", "w"))  # noqa: SIM115
-    print_comparison(score_files(good, truth, bad, meteor=False), out)
-    print_comparison(score_files(good, truth, meteor=False), out)
-    page = out.export_text()
+    page = longtake("score", good, truth, "--against", bad, "--no-meteor").out
+    page += longtake("score", good, truth, "--no-meteor").out
     assert all(name in page for name in (*SCORES, "UniCap", "AvgLen", "Vocabulary", "95 % interval", "difference"))
     assert "METEOR of bad.jsonl not computed: not asked for" in page
     assert "1 items with references have no caption and were not scored (c)" in page

@@ -87,7 +87,7 @@ def test_an_import_is_checked_kept_and_says_what_it_replaces(
     again = longtake("weights", "import", tmp_path / "a.safetensors", "--net", NET, "--json")
     assert again.json == first.json
     other = longtake("weights", "import", tiny(tmp_path / "b.safetensors", 1), "--net", NET)
-    assert other.code == 0 and "they take the place of" in other.out and first.json["sha256"] in other.out
+    assert other.code == 0 and "they replace" in other.out and first.json["sha256"] in other.out
     known = folder.find(NET)
     assert known is not None and known.sha256 == hash_file(tmp_path / "b.safetensors")
     assert Path(first.json["path"]).read_bytes() == (tmp_path / "a.safetensors").read_bytes()
@@ -115,7 +115,7 @@ def test_a_published_file_tells_its_net_and_must_have_its_hash(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["mine.safetensors"], 2, "does not tell the net; add --net NAME"),
+        (["mine.safetensors"], 2, "the net is unknown; add --net NAME"),
         (["mine.safetensors", "--net", "resnet5000"], 2, "there is no backbone 'resnet5000'"),
         (["mine.safetensors", "--net", "../weights"], 2, "there is no backbone '../weights'"),
         (["mine.safetensors", "--net", "timm:test_vit"], 1, "does not fit 'timm:test_vit'"),

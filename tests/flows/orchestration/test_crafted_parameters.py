@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from flows.demo import placed_recipe
+from flows.demo import recipe_with_data
 from flows.execute import title_of
-from flows.orchestration.deployments import DEPLOYMENTS, Target, deployment_of
+from flows.orchestration.deployments import DEPLOYMENTS, DeploymentTarget, deployment_of
 from flows.recipe import load_recipe, recipe_text
 from storage.errors import LongtakeError
 from storage.workspace import Workspace
@@ -43,7 +43,7 @@ def test_a_recipe_with_code_in_it_is_refused_and_not_run(tmp_path: Path, text: s
 @pytest.mark.parametrize("setting", ["name=../../outside", "dataset.name=../outside", "dataset.name=/etc", "name=a b"])
 def test_a_name_that_would_become_another_folder_is_refused(tmp_path: Path, setting: str) -> None:
     with pytest.raises(LongtakeError, match="pattern"):
-        placed_recipe(Workspace.open(tmp_path / "w"), recipe_text(recipe_on(tmp_path)), [setting], None, None)
+        recipe_with_data(Workspace.open(tmp_path / "w"), recipe_text(recipe_on(tmp_path)), [setting], None, None)
 
 
 ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -104,7 +104,7 @@ def test_templates_in_a_title_stay_text(place: Place) -> None:
 
 
 def test_nothing_of_an_event_reaches_a_run(tmp_path: Path) -> None:
-    target = Target("demo", {"workspace": str(tmp_path), "recipe": "demo"}, "demo", "demo")
+    target = DeploymentTarget("demo", {"workspace": str(tmp_path), "recipe": "demo"}, "demo", "demo")
     found = [trigger for name in DEPLOYMENTS for trigger in deployment_of(name, target, "pool").triggers]
     assert len(found) == 2
     for trigger in found:

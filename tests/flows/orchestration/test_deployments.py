@@ -8,7 +8,7 @@ import pytest
 import yaml
 from prefect.events import DeploymentEventTrigger
 
-from flows.orchestration.deployments import DEPLOYMENTS, Target, deployment_of
+from flows.orchestration.deployments import DEPLOYMENTS, DeploymentTarget, deployment_of
 from flows.orchestration.events import DATASET_CHANGED, SOURCE_CHANGED, resource
 from flows.pipeline import STAGES
 from tests import ROOT
@@ -16,7 +16,7 @@ from tests.flows.conftest import Longtake
 
 YAML = ROOT / "prefect.yaml"
 VALUES = {"recipe": "demo", "workspace": "/w", "data": None, "settings": ["a.b=1"], "retrain_after": 7}
-DEMO = Target("demo", VALUES, "demo", "demo")
+DEMO = DeploymentTarget("demo", VALUES, "demo", "demo")
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_a_deployment_takes_the_values_its_flow_knows(name: str) -> None:
     assert deployment.entrypoint == DEPLOYMENTS[name].flow, "found by its module, so that a worker needs no checkout"
 
 
-def triggers(name: str, target: Target = DEMO) -> list[Any]:
+def triggers(name: str, target: DeploymentTarget = DEMO) -> list[Any]:
     return list(deployment_of(name, target, "pool").triggers)
 
 
@@ -75,7 +75,7 @@ def test_no_deployment_takes_parameters_from_an_event() -> None:
 
 
 def test_without_a_recipe_only_a_person_starts_anything() -> None:
-    bare = Target("longtake", {"workspace": "/w"})
+    bare = DeploymentTarget("longtake", {"workspace": "/w"})
     for name in DEPLOYMENTS:
         expected = {"workspace": "/w"} if name == "caption" else {"run": {"workspace": "/w"}}
         assert triggers(name, bare) == [] and deployment_of(name, bare, "pool").parameters == expected
@@ -119,6 +119,6 @@ def test_wrong_usage_is_told_before_a_server_is_started(
     longtake: Longtake, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.setattr("flows.orchestration.embedded_server.configure", lambda **_: None)  # sets the environment
-    monkeypatch.setattr("flows.orchestration.embedded_server.started", lambda: pytest.fail("a server was started"))
+    monkeypatch.setattr("flows.orchestration.embedded_server.prefect_api", lambda: pytest.fail("a server was started"))
     answer = longtake(*arguments)
     assert answer.code == 2 and said in " ".join(answer.err.replace("│", " ").split())

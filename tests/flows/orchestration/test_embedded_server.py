@@ -19,11 +19,9 @@ import pytest
 import yaml
 
 from tests import ROOT
-from tests.flows.orchestration.test_process_lifetime import SLOWLY, lives, wait_for
-from tests.flows.orchestration.test_service import running
-from tests.flows.test_end_to_end import TINY, command
-from tests.flows.test_secrets import unprivileged
+from tests.flows.command import SLOWLY, TINY, command, environment_of
 from tests.ports import free_port
+from tests.processes import descendants, is_alive, running, unprivileged, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("longtake-command")]
 PREFECT = [sys.executable, "-m", "prefect"]
@@ -60,10 +58,9 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = tmp_path_factory.mktemp("server")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     port = free_port()
-    base = {**clean, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "DO_NOT_TRACK": "1"}
-    base |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_HOME": str(place / "prefect")}
+    quiet = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    base = environment_of(place / "prefect", PYTHONPATH=os.pathsep.join(sys.path), **quiet)
     server = base | {"PREFECT_SERVER_API_PORT": str(port)}
     with running([*unprivileged(), *PREFECT, "server", "start"], place / "server.log", server):
         url = f"http://127.0.0.1:{port}/api"
@@ -131,10 +128,10 @@ def test_a_run_whose_worker_and_process_were_killed_does_not_run_for_ever(
         made = site.api.post(f"/deployments/{site.deployment('pipeline/slow')['id']}/create_flow_run", json={}).json()
         curves = tmp_path / "w" / "artifacts" / "seed"
         wait_for("a training", lambda: list(curves.glob("*/curves.jsonl")))
-        family = below(process.pid)
+        family = descendants(process.pid)
         process.kill()
         for pid in family:
-            if lives(pid):
+            if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
 
@@ -146,10 +143,3 @@ def test_a_run_whose_worker_and_process_were_killed_does_not_run_for_ever(
     print(f"crashed {time.monotonic() - began:.0f} s after the kill")
     message = site.api.get(f"/flow_runs/{made['id']}").json()["state"]["message"]
     assert re.search(r"no sign of life for 60 s", message)
-
-
-def below(pid: int) -> list[int]:
-    """The processes that a process started, and theirs."""
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
-    children = [int(line) for line in listed.split()]
-    return [each for child in children for each in (child, *below(child))]

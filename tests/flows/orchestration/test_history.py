@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests.flows.command import TINY, command, environment_of
 
-TINY = ROOT / "tests/flows/tiny.yaml"
 RUNS = 20
 STAGES = 9
 
@@ -21,13 +18,12 @@ STAGES = 9
 @pytest.mark.slow
 def test_twenty_runs_in_a_row_leave_every_task_run_in_a_final_state(world: Path, tmp_path: Path) -> None:
     home = tmp_path / "prefect"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    environment = {**clean, "PREFECT_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    environment = environment_of(home)
     for n in range(RUNS):
-        command = [sys.executable, "-m", "flows.cli", "run", TINY, "--data", world, "-w", tmp_path / "w"]
+        arguments = command("run", TINY, "--data", world, "-w", tmp_path / "w")
         began = time.monotonic()
         done = subprocess.run(
-            [*command, "--set", f"decoding.max_length={5 + n}"], env=environment, capture_output=True, text=True
+            [*arguments, "--set", f"decoding.max_length={5 + n}"], env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0 and "may be incomplete" not in done.stderr, done.stderr
         print(f"run {n + 1}: {time.monotonic() - began:.0f} s", flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -19,7 +18,7 @@ SCRIPT = """
 import errno, json, sys
 from collections import Counter
 from pathlib import Path
-from flows.orchestration.embedded_server import configure, started
+from flows.orchestration.embedded_server import configure, prefect_api
 from storage.errors import BadInput, TransientError, UsageError
 from storage.options import Options
 from storage.workspace import Workspace
@@ -62,7 +61,7 @@ def attempt(each, **runtime):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-with started():
+with prefect_api():
     import tasks.framework.prefect_task
     tasks.framework.prefect_task.RETRY_SECONDS[:] = [0.0, 0.0, 0.0]
     from prefect import flow
@@ -85,12 +84,11 @@ print(json.dumps({"answers": answers, "tries": tries, "during": seen, "after": a
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(served: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("prefect")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, place / "w"],
-        env={**clean, "PREFECT_HOME": str(place / "home")},
+        env=served,
         capture_output=True,
         text=True,
         timeout=300,

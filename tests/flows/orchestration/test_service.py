@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,8 +24,9 @@ import pytest
 import yaml
 
 from storage.workspace import read_done
-from tests import ROOT
+from tests.flows.orchestration.compose_settings import LOGIN, server_settings
 from tests.ports import free_port
+from tests.processes import PATIENCE, running, wait_for
 
 pytestmark = pytest.mark.service
 RECIPE = {
@@ -42,30 +43,6 @@ RECIPE = {
     "report": {"frames": 2},
     "runtime": {"decoders": 1, "threads": 1, "device": "cpu"},
 }
-PATIENCE = 900.0  # seconds; machines are shared
-
-
-def wait_for(what: str, ready: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if found := ready():
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"{what} did not happen within {patience:.0f} s")
-
-
-@contextmanager
-def running(command: list[Any], log: Path, environment: dict[str, str] | None = None, **more: Any) -> Iterator[Any]:
-    with log.open("w") as file:
-        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, env=environment, **more)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 @contextmanager
@@ -99,20 +76,6 @@ def redis(place: Path) -> Iterator[int]:
     with running(command, place):
         wait_for("Redis", lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 60)
         yield port
-
-
-def server_settings(postgres_port: int, redis_port: int) -> dict[str, str]:
-    """The server's settings of docker-compose.yml, with this machine's ports and the login of this test."""
-    named = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["x-server-settings"]
-    settings = {}
-    for name, value in named.items():
-        value = value.replace("${POSTGRES_PASSWORD:?set it in .env}@postgres:5432", f"x@127.0.0.1:{postgres_port}")
-        value = value.replace("redis://redis:6379", f"redis://127.0.0.1:{redis_port}")
-        settings[name] = value.replace("${LONGTAKE_LOGIN:?set it in .env}", LOGIN)
-    return settings | {"PREFECT_REDIS_MESSAGING_HOST": "127.0.0.1", "PREFECT_REDIS_MESSAGING_PORT": str(redis_port)}
-
-
-LOGIN = "longtake:only-for-the-test"
 
 
 class Site:

@@ -16,18 +16,18 @@ from flows.recipe import load_recipe, shipped_recipes
 from flows.sweep.definition import (
     Sweep,
     Variant,
-    cells_without,
+    count_stages,
     find_sweep,
+    mark_impossible,
     parse_grid,
     plan_sweep,
     preparation,
     read_sweep,
-    sharing,
     shipped_sweeps,
     variants_of,
     with_seed,
 )
-from flows.sweep.table import Result, Spread, failures, rows_of, write_results
+from flows.sweep.table import Spread, SweepResult, failures, variant_rows, write_results
 from storage.errors import UsageError
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
@@ -108,11 +108,11 @@ def test_what_variants_share_is_counted_once(place: Place) -> None:
     """In the place everything is made that the first variant wants with seed 0."""
     cells = plan_sweep(sweep_on(place, "seeding.epochs=1,2"), place.workspace)
     assert [cell.title for cell in cells] == [f"epochs={n}, seed {seed}" for n in (1, 2) for seed in (0, 1)]
-    counts = sharing(cells)
+    counts = count_stages(cells)
     each, prepared = len(SHARED) + len(TRAINED), len(SHARED)
     assert (counts.runs, counts.stages, counts.different) == (4, 4 * each, prepared + 4 * len(TRAINED))
     assert (counts.there, counts.to_make) == (prepared + len(TRAINED), 3 * len(TRAINED))
-    assert "32 stages; 15 are shared, so 17 are to be made, of which 8 are there already: 9 to do" in counts.sentence()
+    assert "32 stages, 15 of them shared, so 17 to compute; 8 are there already: 9 to do" in str(counts)
     assert [step.label for step in preparation(cells)] == SHARED
 
 
@@ -133,7 +133,7 @@ def test_a_variant_that_cannot_be_planned_is_told_and_the_others_are_planned(pla
     cells = plan_sweep(sweep_on(place, "captioner.hidden=8,0"), place.workspace)
     assert [cell.plan is None for cell in cells] == [False, False, True, True]
     assert "captioner.hidden: input should be greater than or equal to 1" in cells[2].why_not
-    assert sharing(cells).runs == 2
+    assert count_stages(cells).runs == 2
 
 
 def test_if_no_variant_can_be_planned_the_mistake_is_the_sweeps(place: Place) -> None:
@@ -146,7 +146,7 @@ def test_runs_that_need_a_failed_stage_are_not_tried(place: Place) -> None:
     assert cells[0].plan and cells[2].plan
     seed = cells[0].plan.step("seed")
     assert seed
-    left = cells_without(cells, {seed.ref.uri: "the disk is full"})
+    left = [mark_impossible(cell, {seed.ref.uri: "the disk is full"}) for cell in cells]
     assert [cell.why_not for cell in left] == ["the disk is full", "", "the disk is full", ""]
 
 
@@ -162,7 +162,7 @@ def test_the_runs_of_a_sweep_have_names_of_their_own(place: Place) -> None:
     assert len(names) == 8 and all(len(name) <= 64 for name in names)
 
 
-def toy_results() -> tuple[Sweep, list[Result], dict[str, list[float]]]:
+def toy_results() -> tuple[Sweep, list[SweepResult], dict[str, list[float]]]:
     """Two variants with three seeds, a third that failed once."""
     draw = np.random.default_rng(3)
     ciders = {
@@ -172,18 +172,18 @@ def toy_results() -> tuple[Sweep, list[Result], dict[str, list[float]]]:
     }
     sweep = Sweep("toy", "demo", tuple(Variant(name, (f"x={name}",)) for name in ciders), 3)
     results = [
-        Result(name, seed, "done", figures={"CIDEr": value, "UniCap": 10 + seed}, seconds=60.0 * (seed + 1))
+        SweepResult(name, seed, "done", metrics={"CIDEr": value, "UniCap": 10 + seed}, seconds=60.0 * (seed + 1))
         for name, values in ciders.items()
         for seed, value in enumerate(values)
     ]
-    return sweep, [*results, Result("c", 2, "failed", "no | luck")], ciders
+    return sweep, [*results, SweepResult("c", 2, "failed", "no | luck")], ciders
 
 
 def test_the_table_has_numpys_means_and_sample_deviations() -> None:
     sweep, results, ciders = toy_results()
-    rows = {row.variant: row for row in rows_of(sweep, results)}
+    rows = {row.variant: row for row in variant_rows(sweep, results)}
     for name, values in ciders.items():
-        found = rows[name].figures["CIDEr"]
+        found = rows[name].metrics["CIDEr"]
         assert found.mean == pytest.approx(np.mean(values)) and found.n == len(values)
         assert found.std == pytest.approx(np.std(values, ddof=1))
         assert rows[name].seconds == pytest.approx(np.mean([60.0 * (n + 1) for n in range(len(values))]))
@@ -193,7 +193,7 @@ def test_the_table_has_numpys_means_and_sample_deviations() -> None:
 
 def test_differences_are_paired_by_seed() -> None:
     sweep, results, ciders = toy_results()
-    first, second, third = rows_of(sweep, results)
+    first, second, third = variant_rows(sweep, results)
     change = np.array(ciders["b"]) - np.array(ciders["a"])
     assert first.differences == {}
     assert second.differences["CIDEr"].mean == pytest.approx(change.mean())
@@ -210,8 +210,8 @@ def test_one_seed_has_no_deviation() -> None:
 
 def test_a_half_done_sweep_has_a_table() -> None:
     sweep, results, _ = toy_results()
-    rows = rows_of(sweep, results[3:4])
-    assert [len(row.figures) for row in rows] == [0, 2, 0] and rows[1].differences == {}
+    rows = variant_rows(sweep, results[3:4])
+    assert [len(row.metrics) for row in rows] == [0, 2, 0] and rows[1].differences == {}
 
 
 def test_the_files_of_a_sweep_agree(workspace: Workspace) -> None:
@@ -231,8 +231,8 @@ def test_the_files_of_a_sweep_agree(workspace: Workspace) -> None:
 
 
 def test_a_reason_is_told_once_for_all_its_runs() -> None:
-    same = [Result("a", seed, "failed", "no disk") for seed in (0, 1)] + [Result("b", 0, "failed", "no disk")]
-    assert failures([*same, Result("b", 1, "failed", "no net")]) == [
+    same = [SweepResult("a", seed, "failed", "no disk") for seed in (0, 1)] + [SweepResult("b", 0, "failed", "no disk")]
+    assert failures([*same, SweepResult("b", 1, "failed", "no net")]) == [
         "a, seed 0, 1; b, seed 0: no disk",
         "b, seed 1: no net",
     ]

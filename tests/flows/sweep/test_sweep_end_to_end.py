@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.flows.command import command
 from tests.flows.toy_place import TOY, Place
 
 pytestmark = pytest.mark.xdist_group("longtake-command")
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    return {**clean, "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-
-
-def command(place: Place, *arguments: object) -> list[str]:
-    asked = ("sweep", TOY, "--data", place.data, "-w", place.workspace.root, *arguments)
-    return [sys.executable, "-m", "flows.cli", *map(str, asked)]
+def sweep_command(place: Place, *arguments: object) -> list[str]:
+    return command("sweep", TOY, "--data", place.data, "-w", place.workspace.root, *arguments)
 
 
 def trained(place: Place) -> dict[str, bytes]:
@@ -37,13 +29,13 @@ def trained(place: Place) -> dict[str, bytes]:
 
 def test_a_sweep_makes_what_is_missing_and_lists_what_fails(environment: dict[str, str], place: Place) -> None:
     """Variant one with seed 0 is what the place has already; a learning rate of 1e30 ends in numbers that are none."""
-    asked = command(place, "--grid", "seeding.learning_rate=0.0005,1e30", "--seeds", 2, "--json")
+    asked = sweep_command(place, "--grid", "seeding.learning_rate=0.0005,1e30", "--seeds", 2, "--json")
     done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 1, done.stderr
     good, bad = json.loads(done.stdout)["variants"]
     assert good["figures"]["CIDEr"]["n"] == 2 and good["best"] and not bad["figures"] and bad["failed"] == 2
     assert len(trained(place)) == 2, "one training was there, one was made, two failed"
-    assert "so 17 are to be made, of which 8 are there already: 9 to do" in done.stderr
+    assert "so 17 to compute; 8 are there already: 9 to do" in done.stderr
     assert "✗ 4 of 4: learning_rate=1e30, seed 1" in done.stderr and "Traceback" not in done.stderr
     folder = next((place.workspace.root / "sweeps").iterdir())
     written = json.loads((folder / "sweep.json").read_text())
@@ -57,17 +49,14 @@ def test_a_sweep_makes_what_is_missing_and_lists_what_fails(environment: dict[st
     assert ("sweep",) in whole and parts[0] == 3, "one run was there; three were parts of the sweep's flow"
 
     recipe = next((folder / "recipes").glob("*.s1.yaml"))
-    planned = [
-        sys.executable,
-        "-m",
-        "flows.cli",
+    planned = command(
         "run",
         str(recipe),
         "-w",
         str(place.workspace.root),
         "--dry-run",
         "--json",
-    ]
+    )
     stages = json.loads(subprocess.run(planned, env=environment, capture_output=True, text=True, timeout=900).stdout)[
         "stages"
     ]

@@ -75,7 +75,7 @@ def _fill(module: nn.Module, **values: list[Any]) -> None:
 
 
 def test_equation_1_projects_frames_and_clips_and_equation_7_regions() -> None:
-    encoder = G2lEncoder(("f", 1), ("v", 1), ("r", 1), projection=2)
+    encoder = G2lEncoder([("f", 1), ("v", 1), ("r", 1)], projection=2)
     _fill(encoder.project_frames, weight=[[2.0], [-1.0]], bias=[0.1, 0.2])
     _fill(encoder.project_clips, weight=[[1.0], [1.0]], bias=[-0.5, 0.5])
     assert encoder.project_regions is not None
@@ -161,7 +161,7 @@ def test_equation_9_sums_the_attended_regions_of_the_frames_chosen(training: boo
 
 def test_two_layers_equal_torchs_gru() -> None:
     torch.manual_seed(0)
-    decoder = GruDecoder(MeanContext(), VOCABULARY, 3, 3, embedding=4, hidden=5, layers=2, dropout=0)
+    decoder = GruDecoder(MeanContext(), VOCABULARY, (3, 3, 4, 5), layers=2, dropout=0)
     gru = nn.GRU(4 + 3, 5, num_layers=2, batch_first=True)
     below = decoder.gates_from_below[0]
     with torch.no_grad():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.captioners.lstm import LstmDecoder, SaLstmOptions, build_sa_lstm
+from models.captioners.lstm import LstmDecoder, SaLstmOptions, build_lstm
 from models.captioners.recnet.captioner import RecNetOptions, build_recnet
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.captioners.recnet.reconstructors import GlobalReconstructor, LocalReconstructor, TransposedReconstructor
@@ -142,7 +142,7 @@ def test_it_captions_like_its_base_whose_weights_it_takes() -> None:
     assert options.features == ("rgb", "motion")
     torch.manual_seed(5)
     assert isinstance(options.base, SaLstmOptions)
-    base = build_sa_lstm(options.base, SIZES, VOCABULARY).eval()
+    base = build_lstm(options.base, SIZES, VOCABULARY).eval()
     captioner = build_recnet(options, SIZES, VOCABULARY).eval()
     missing, unexpected = captioner.load_state_dict(base.state_dict(), strict=False)
     assert not unexpected and missing and all(name.startswith("reconstructor.") for name in missing)

@@ -9,8 +9,8 @@ from torch import nn
 from models.captioner import Captioner
 from models.captioners.gld import TopDownOptions
 from models.captioners.vre.captioner import VreOptions
-from models.layers.output_layer import OutputLayer
-from models.layers.unrolling import Unrolling
+from models.layers.recurrent import Unrolling
+from models.layers.words import OutputLayer
 from models.types import EOS, PAD, Memory
 from models.zoo import build_captioner
 from tests.models.captioners.captioner_checks import opinionated

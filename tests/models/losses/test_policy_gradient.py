@@ -20,7 +20,7 @@ from models.captioners.recnet.captioner import RecNetOptions
 from models.captioners.s2vt import S2vtOptions
 from models.captioners.vre.captioner import VreOptions
 from models.decoding.greedy_and_sampling import greedy, sample
-from models.losses.policy_gradient import PolicyGradient, chosen, chosen_tokens, policy_log_probs, signs_of_collapse
+from models.losses.policy_gradient import PolicyGradient, chosen_tokens, policy_log_probs, signs_of_collapse
 from models.metrics.ngrams import NgramIndex
 from models.rewards.baselines import (
     BaselineOptions,
@@ -77,7 +77,7 @@ def probabilities(captioner: Captioner, batch: Batch, temperature: float = 1.0) 
 
 def summed(captioner: Captioner, batch: Batch, said: Tensor, temperature: float = 1.0) -> Tensor:
     """log p (N,) of captions (N, L) of one video, from the words that they were free to choose."""
-    free = chosen(said)
+    free = chosen_tokens(said) != PAD
     told = Decoded(chosen_tokens(said).unsqueeze(0), torch.zeros(1, len(said)))
     return torch.zeros(free.shape).masked_scatter(free, policy_log_probs(captioner, batch, told, temperature)).sum(1)
 
@@ -130,7 +130,7 @@ def test_many_samples_come_close_to_the_expected_gradient() -> None:
     rewards = worth(ALL, torch.full((len(ALL),), NUMBERS["v0"]))
     p = probabilities(captioner, batch)
     expected = gradient(captioner, (p * rewards).sum())
-    free = (p.detach() * chosen(ALL).sum(1)).sum()
+    free = (p.detach() * (chosen_tokens(ALL) != PAD).sum(1)).sum()
     torch.manual_seed(0)
     loss = PolicyGradient(worth, NUMBERS, samples=6000, max_length=2)
     found = -gradient(captioner, loss(captioner, batch)) * free
@@ -211,7 +211,7 @@ def test_words_that_earn_differently_are_weighed_one_by_one() -> None:
     torch.manual_seed(1)
     found = sample(captioner, batch.features, batch.masks, 4, 2)
     words = policy_log_probs(captioner, batch, replace(found, tokens=chosen_tokens(found.tokens)))
-    places = torch.arange(1.0, 6.0).expand(found.tokens.shape)[chosen(found.tokens)]
+    places = torch.arange(1.0, 6.0).expand(found.tokens.shape)[(chosen_tokens(found.tokens) != PAD)]
     assert loss.item() == pytest.approx((-(places * words).sum() / len(words)).item(), rel=1e-6)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from models.decoding.greedy_and_sampling import sample
-from models.losses.policy_gradient import chosen, sampled_batch
+from models.losses.policy_gradient import chosen_tokens, sampled_batch
 from models.types import BOS, EOS, PAD
 from tests.models.caption_likelihood import token_log_probs
 from tests.models.toy_captions import toy_batch, toy_captioner
@@ -43,4 +43,4 @@ def test_gradients_of_samples_are_those_of_the_plain_pass() -> None:
 
 def test_the_captioner_chose_all_but_padding_and_the_eos_that_closes_a_full_caption() -> None:
     tokens = torch.tensor([[[4, 5, EOS, PAD], [4, 5, 6, EOS]], [[EOS, PAD, PAD, PAD], [PAD, PAD, PAD, PAD]]])
-    assert chosen(tokens).int().tolist() == [[[1, 1, 1, 0], [1, 1, 1, 0]], [[1, 0, 0, 0], [0, 0, 0, 0]]]
+    assert (chosen_tokens(tokens) != PAD).int().tolist() == [[[1, 1, 1, 0], [1, 1, 1, 0]], [[1, 0, 0, 0], [0, 0, 0, 0]]]

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 from models.rewards.baselines import (
     BaselineOptions,
     SampleBaseline,
-    against_greedy,
     against_samples,
     against_second_sample,
     against_truth,
@@ -24,9 +23,9 @@ OWNER = torch.tensor([0, 1, 0, 1, 0])
 
 
 def test_greedy_is_taken_away_from_its_own_video() -> None:
-    assert against_greedy(REWARDS, torch.tensor([2.0, 5.0]), OWNER).tolist() == [-1, 5, 1, 15, 6]
+    assert against_second_sample(REWARDS, torch.tensor([2.0, 5.0])[OWNER]).tolist() == [-1, 5, 1, 15, 6]
     words, greedy = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[0.0, 1.0], [10.0, 20.0]])
-    assert against_greedy(words, greedy, torch.tensor([1, 0])).tolist() == [[-9, -18], [3, 3]]
+    assert against_second_sample(words, greedy[torch.tensor([1, 0])]).tolist() == [[-9, -18], [3, 3]]
 
 
 def test_truth_is_the_mean_of_the_ground_truth_captions() -> None:

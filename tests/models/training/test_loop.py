@@ -86,7 +86,7 @@ def test_a_snapshot_holds_plain_tensors_and_numbers() -> None:
     assert kinds == {"model", "optimiser", "rng"}
     assert state.tensors["rng.cpu"].dtype == torch.uint8
     assert "optimiser.decoder.embed.weight.exp_avg" in state.tensors
-    fresh().load_state_dict(state.model_weights())
+    fresh().load_state_dict(state.named("model."))
 
 
 def test_a_finished_training_yields_nothing_but_restores_the_weights() -> None:
@@ -125,7 +125,7 @@ def test_the_kept_weights_are_the_running_mean_and_training_does_not_notice() ->
         assert all(torch.allclose(found[name].double(), expected[name], atol=1e-6) for name in names)
         assert any(not torch.equal(found[name], own[name]) for name in names)
     assert all(torch.equal(plain[name], tensor) for name, tensor in model.state_dict().items())
-    assert not states[-1].averaged_weights(), "none are kept where none are asked for"
+    assert not states[-1].named("mean."), "none are kept where none are asked for"
 
 
 def test_undisturbed_keeps_a_part_that_was_frozen_in_eval_mode() -> None:
@@ -242,7 +242,7 @@ def test_a_process_that_joins_has_the_weights_of_the_snapshot_and_chances_of_its
         model = fresh()
         optimiser = torch.optim.Adam(model.parameters())
         assert restore(state, model, optimiser, STEPS, rank) == 5
-        assert all(torch.equal(state.model_weights()[name], tensor) for name, tensor in model.state_dict().items())
+        assert all(torch.equal(state.named("model.")[name], tensor) for name, tensor in model.state_dict().items())
         drawn.append(torch.rand(4).tolist())
     torch.set_rng_state(states[7].tensors["rng.cpu"])
     assert drawn[2] == torch.rand(4).tolist(), "of its own, kept in the snapshot"

@@ -38,7 +38,7 @@ def test_pairs_are_the_closest_and_each_video_is_in_one_at_most(toy: ToyRun) -> 
     predictions = {row.video_id: row.caption for row in read_captions(captions.folder)}
     truth = References(toy.text().folder).sentences("test")
     pairs = captioned_duplicates(access, "scene", predictions, truth, 12, "cpu")
-    seen = [id for pair in pairs for id in (pair.first, pair.second)]
+    seen = [id for ids, _ in pairs for id in ids]
     assert len(seen) == len(set(seen)) == 4
-    assert [pair.distance for pair in pairs] == sorted(pair.distance for pair in pairs)
+    assert [distance for _, (distance, _) in pairs] == sorted(distance for _, (distance, _) in pairs)
     assert captioned_duplicates(access, "scene", predictions, truth, 0, "cpu") == []

@@ -29,7 +29,7 @@ QUERIES = [  # prefixes shared and not, one inside another, one empty
 def reading(seed: int = 0) -> ReadFeatures:
     features, masks = toy_features(VIDEOS, seed=seed)
 
-    def read(ids):
+    def read(ids, device="cpu"):
         rows = [IDS.index(id) for id in ids]
         return {k: v[rows] for k, v in features.items()}, {k: v[rows] for k, v in masks.items()}
 
@@ -39,7 +39,7 @@ def reading(seed: int = 0) -> ReadFeatures:
 @torch.no_grad()
 def teacher_forced(captioner, read: ReadFeatures) -> np.ndarray:
     """The same by teacher forcing, one caption at a time."""
-    features, masks = read(IDS)
+    features, masks = read(IDS, "cpu")
     rows = []
     for query in QUERIES:
         tokens = torch.tensor([[*query, PAD]] * VIDEOS)
@@ -96,7 +96,7 @@ def test_equal_captions_are_ranked_alike_and_every_video_has_a_rank() -> None:
 
 
 def test_videos_that_cannot_be_told_apart_all_come_last_among_themselves() -> None:
-    def same(ids):
+    def same(ids, device="cpu"):
         features, masks = toy_features(1)
         return {k: v.expand(len(ids), *v.shape[1:]) for k, v in features.items()}, {
             k: v.expand(len(ids), *v.shape[1:]) for k, v in masks.items()

@@ -33,7 +33,7 @@ GRID = ExtractOptions(
 class OneCell(FeatureAccess):
     """Features whose grid has nothing but its cell 5, so that a region attention has nothing else to attend to."""
 
-    def read(self, ids):
+    def read(self, ids, device="cpu"):
         features, masks = super().read(ids)
         kept = torch.zeros_like(features["cells"])
         kept[..., 5, :] = 1.0

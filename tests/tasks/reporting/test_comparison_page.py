@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tasks.reporting.comparison_page import ComparisonPage, RunCaption, RunDifference, ScoreDifference
+from tasks.reporting.pages import ComparisonPage, Curve, RunCaption, RunDifference, ScoreDifference
 from tasks.reporting.rendering import CLIPS_PER_PAGE, render_comparison
-from tasks.reporting.report_page import Curve
 from tests.tasks.reporting.toy_pages import EVIL, Outline, a_compared_clip, a_comparison, a_run, check_escaped
 
 

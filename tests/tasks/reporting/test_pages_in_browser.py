@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from tasks.reporting.frame_images import frames_per_video, to_webp
+from tasks.reporting.pages import DuplicateClips, Region, ReportClip
 from tasks.reporting.rendering import CLIPS_PER_PAGE, render_comparison, render_report
-from tasks.reporting.report_page import DuplicateClips, Region, ReportClip
 from tests.browser import CHROMIUM, Page, browser_page
 from tests.tasks.reporting.toy_pages import EVIL, a_clip, a_comparison, a_report
 

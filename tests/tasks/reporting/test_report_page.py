@@ -14,9 +14,9 @@ from storage.errors import BadInput
 from storage.neighbours import NearDuplicates
 from tasks.reporting.charts import line_chart
 from tasks.reporting.formatting import plain_number, readable_duration
+from tasks.reporting.pages import Curve, DuplicateClips, Region, ReportClip, ReportPage, Score, StageLine
 from tasks.reporting.published_scores import PublishedScores
 from tasks.reporting.rendering import CLIPS_PER_PAGE, PROBLEMS_SHOWN, render_report
-from tasks.reporting.report_page import Curve, DuplicateClips, Region, ReportClip, ReportPage, Score, StageLine
 from tests.tasks.reporting.toy_pages import EMPTY, EVIL, SCRIPTS, Outline, a_clip, a_report, check_escaped, image
 
 

@@ -11,16 +11,20 @@ from typing import Any
 
 from PIL import Image
 
-from tasks.reporting.comparison_page import (
+from tasks.reporting.pages import (
     ComparedClip,
     ComparisonPage,
+    Curve,
+    ReportClip,
+    ReportPage,
     RunCaption,
     RunColumn,
     RunDifference,
+    Score,
     ScoreDifference,
+    StageLine,
 )
 from tasks.reporting.published_scores import PublishedScores
-from tasks.reporting.report_page import Curve, ReportClip, ReportPage, Score, StageLine
 
 SCRIPTS = '<script type="text/template"'
 VOID = {"meta", "img", "input", "br", "hr", "link"}

@@ -16,6 +16,7 @@ from storage.errors import UsageError
 from storage.results import read_jsonl
 from tasks.framework.stage import StageRun
 from tasks.seed import ReconstructionPhases, SeedingOptions, SeedOptions
+from tasks.training.batches import CaptionData
 from tests.tasks.toy_run import CAPTIONER, ToyRun
 from tests.tasks.training.interruption import interrupted_at
 
@@ -49,10 +50,8 @@ def test_the_first_stage_trains_the_captioner_as_if_it_had_no_reconstructor(toy:
 def test_the_best_epoch_is_one_of_both_and_patience_counts_from_there(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks import seed as module
-
     falling = iter([9.0, 8.0, 3.0, 2.0, 1.0])
-    monkeypatch.setattr(module, "validation_cider", lambda *args: next(falling))
+    monkeypatch.setattr(CaptionData, "validation", lambda *args: lambda: (next(falling), {}))
     job = toy.seeded(recnet(epochs=5, reconstruction_after=2, patience=2))
     done = json.loads((job.folder / "done.json").read_text())["summary"]
     assert (done["best_epoch"], done["val_cider"], done["epochs"]) == (3, 3.0, 5)

@@ -22,8 +22,7 @@ from storage.results import read_jsonl
 from storage.workspace import Workspace
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageContext
-from tasks.training.state import LAST
-from tasks.training.trainer import Training, ValidationResult, run_training
+from tasks.training.trainer import LAST, Training, run_training
 from tests.models.toy_captions import toy_batch, toy_captioner
 from tests.tasks.training.interruption import interrupted_at
 
@@ -57,7 +56,7 @@ def training(scores: list[float] | None = None, **changes: Any) -> Training:
         options=FitOptions(epochs=EPOCHS, learning_rate=0.01),
         result="captioner.safetensors",
         metadata={"vocabulary": "the words", "extractors": {"rgb": "the features"}},
-        validate=(lambda: ValidationResult(score := next(coming), {"val_cider": score})) if scores else None,
+        validate=(lambda: (score := next(coming), {"val_cider": score})) if scores else None,
         score_name="CIDEr",
         patience=2,
     )
@@ -105,9 +104,9 @@ def test_mean_weights_are_validated_and_kept_and_survive_a_kill(context: StageCo
     def averaged() -> Training:
         what = training(options=options)
 
-        def validate() -> ValidationResult:
+        def validate() -> tuple[float, dict[str, Any]]:
             validated.append(dict(what.model.named_parameters())["decoder.predict.weight"].detach().clone())
-            return ValidationResult(float(len(validated)), {})
+            return float(len(validated)), {}
 
         return replace(what, validate=validate)
 

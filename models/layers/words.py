@@ -1,11 +1,21 @@
-"""The output layer of every decoder: from a hidden state to the logits of all words."""
+"""The two layers of every decoder that know the vocabulary: the word embedding, and the output layer to the logits."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from models.types import PAD
+
 _MULTIPLE = 16  # float32 numbers per cache line, and whole tiles of the CPU's matrix units
+
+
+def word_embedding(vocabulary_size: int, size: int) -> nn.Embedding:
+    """nn.Embedding, scaled to a tenth: embeddings of unit variance would drown the video's features at first."""
+    embedding = nn.Embedding(vocabulary_size, size, padding_idx=PAD)
+    with torch.no_grad():
+        embedding.weight.mul_(0.1)
+    return embedding
 
 
 class OutputLayer(nn.Linear):

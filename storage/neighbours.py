@@ -98,8 +98,8 @@ class Neighbours:
     def of(self, video_id: str) -> list[tuple[str, float]]:
         """The nearest training videos of one video and how far they are, nearest first; never the video itself."""
         if video_id not in self._rows:
-            missing = f"{video_id} is not in the table of nearest neighbours: it has no '{self.metadata.feature}' features"
-            raise MissingFeatures(f"{missing}, or its split is not among the recipe's neighbours.queries")
+            gone = f"{video_id} is not in the table of nearest neighbours: it has no '{self.metadata.feature}' features"
+            raise MissingFeatures(f"{gone}, or its split is not among the recipe's neighbours.queries")
         row = self._rows[video_id]
         names, distances = self.table["neighbours"][row].as_py(), self.table["distances"][row].as_py()
         return list(zip(names, distances, strict=True))

@@ -6,7 +6,7 @@ every key in advance. The catalogue adds what probing found."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,42 +18,23 @@ import pyarrow.parquet as pq
 from storage.datasets.dataset import Dataset
 from storage.errors import StorageError
 from storage.files.atomic import write_parquet
-from storage.files.file_cache import CachedProbe, FileCache
+from storage.files.file_cache import CachedProbe, FileCache, Progress
 from storage.files.hashing import digest, digest_rows
 from storage.records import SPLITS, Caption, Problem, VideoRecord
 
 ABSENT = "absent"  # the key of a video whose file is not there
 
+_PROBED = {
+    **{"frames": "int64", "fps": "float64", "duration": "float64", "width": "int32", "height": "int32"},
+    **{"codec": "string", "has_audio": "bool", "damaged": "bool"},
+}
 _VIDEO_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("source", pa.string()),
-        ("split", pa.string()),
-        ("start", pa.float64()),
-        ("end", pa.float64()),
-        ("key", pa.string()),
-        ("content", pa.string()),
-        ("usable", pa.bool_()),
-        ("frames", pa.int64()),
-        ("fps", pa.float64()),
-        ("duration", pa.float64()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("codec", pa.string()),
-        ("has_audio", pa.bool_()),
-        ("damaged", pa.bool_()),
-    ]
+    dict.fromkeys(("id", "source", "split"), "string")
+    | {"start": "float64", "end": "float64", "key": "string", "content": "string", "usable": "bool"}
+    | _PROBED
 )
-_CAPTION_SCHEMA = pa.schema([("video_id", pa.string()), ("n", pa.int32()), ("text", pa.string())])
-_PROBLEM_SCHEMA = pa.schema(
-    [
-        ("item", pa.string()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("where", pa.string()),
-        ("quarantined", pa.bool_()),
-    ]
-)
+_CAPTION_SCHEMA = pa.schema({"video_id": "string", "n": "int32", "text": "string"})
+_PROBLEM_SCHEMA = pa.schema(dict.fromkeys(("item", "kind", "reason", "where"), "string") | {"quarantined": "bool"})
 
 
 @dataclass(frozen=True)
@@ -79,9 +60,7 @@ class DatasetSnapshot:
             parts[f"videos/{split}"] = digest_rows(keys)
             texts = ((c.video_id, str(c.n), c.text) for c in self.dataset.captions if splits.get(c.video_id) == split)
             parts[f"captions/{split}"] = digest_rows(texts)
-        parts["videos"] = digest(*(parts[f"videos/{split}"] for split in SPLITS))
-        parts["captions"] = digest(*(parts[f"captions/{split}"] for split in SPLITS))
-        return parts
+        return parts | {k: digest(*(parts[f"{k}/{split}"] for split in SPLITS)) for k in ("videos", "captions")}
 
     @cached_property
     def captions_of(self) -> dict[str, list[str]]:
@@ -94,9 +73,7 @@ class DatasetSnapshot:
         return digest(self.dataset.name, self.parts, digest_rows(problems))
 
 
-def snapshot_dataset(
-    dataset: Dataset, file_cache: FileCache, progress: Callable[[int, int], None] | None = None
-) -> DatasetSnapshot:
+def snapshot_dataset(dataset: Dataset, file_cache: FileCache, progress: Progress = None) -> DatasetSnapshot:
     sources = sorted({video.source for video in dataset.videos if video.source})
     keys = file_cache.fingerprint(dataset.root, sources, progress)
     return DatasetSnapshot(dataset, {source: key for source, key in keys.items() if key})
@@ -136,10 +113,9 @@ class Catalogue:
     @cached_property
     def records(self) -> dict[str, VideoRecord]:
         """Every video of the data set by id, whether its file can be used or not."""
-        return {
-            id: VideoRecord(id, source, split, None if start is None else (start, end))
-            for id, source, split, start, end in _rows(self.videos, "id", "source", "split", "start", "end")
-        }
+        rows = _rows(self.videos, "id", "source", "split", "start", "end")
+        spans = ((*row, None if start is None else (start, end)) for *row, start, end in rows)
+        return {row[0]: VideoRecord(*row) for row in spans}
 
     @cached_property
     def usable_keys(self) -> dict[str, str]:
@@ -191,9 +167,7 @@ def write_catalogue(folder: Path, snapshot: DatasetSnapshot, probes: Mapping[str
         start, end = video.segment or (None, None)
         row = {"id": video.id, "source": video.source, "split": video.split, "start": start, "end": end}
         row |= {"key": snapshot.record_keys[video.id], "content": content, "usable": metadata is not None}
-        for name in ("frames", "fps", "duration", "width", "height", "codec", "has_audio", "damaged"):
-            row[name] = metadata.get(name) if metadata else None
-        rows.append(row)
+        rows.append(row | {name: (metadata or {}).get(name) for name in _PROBED})
         counts["usable" if metadata else "absent" if video.source is None else "quarantined"] += 1
         if video.source is not None and metadata is None:
             kind, reason = (probed.bad_kind, probed.bad_reason) if probed else ("unreadable", "the file cannot be read")
@@ -241,13 +215,8 @@ class Changes:
 
 def compare(before: Catalogue, after: DatasetSnapshot) -> Changes:
     """What changed between a catalogue and a snapshot."""
-    old = dict(_rows(before.videos, "id", "key"))
-    new = after.record_keys
-    both = old.keys() & new.keys()
-    old_captions, new_captions = before.captions_of, after.captions_of
-    return Changes(
-        added=len(new.keys() - old.keys()),
-        removed=len(old.keys() - new.keys()),
-        changed=sum(old[id] != new[id] for id in both),
-        recaptioned=sum(old[id] == new[id] and old_captions.get(id) != new_captions.get(id) for id in both),
-    )
+    old, new = dict(_rows(before.videos, "id", "key")), after.record_keys
+    same = {id for id in old.keys() & new.keys() if old[id] == new[id]}
+    changed = len(old.keys() & new.keys()) - len(same)
+    recaptioned = sum(before.captions_of.get(id) != after.captions_of.get(id) for id in same)
+    return Changes(len(new.keys() - old.keys()), len(old.keys() - new.keys()), changed, recaptioned)

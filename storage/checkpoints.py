@@ -55,10 +55,8 @@ class Checkpoint:
         for name, wanted in keys.items():
             found = self.values.get(name)
             if found != wanted:
-                raise Mismatch(
-                    f"this checkpoint was trained with {name} {str(found)[:12]}, not {wanted[:12]}; "
-                    "use the run it belongs to, or train again"
-                )
+                what = f"this checkpoint was trained with {name} {str(found)[:12]}, not {wanted[:12]}"
+                raise Mismatch(f"{what}; use the run it belongs to, or train again")
 
 
 class LastCheckpoints:

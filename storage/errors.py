@@ -9,8 +9,7 @@ LongtakeError              printed without a traceback; exit code 1
 ├── Mismatch               two artifacts that were not made for each other
 ├── ClusterLost            workers of a cluster die again and again (tasks/extraction/cluster.py)
 └── StorageError           the workspace cannot be read or written (full, read-only, damaged)
-    └── TransientError     a disk or network that may answer the next time: worth another try
-"""
+    └── TransientError     a disk or network that may answer the next time: worth another try"""
 
 from __future__ import annotations
 
@@ -69,20 +68,15 @@ class TransientError(StorageError):
 
 _TRANSIENT_NAMES = """EIO EREMOTEIO ESTALE ETIMEDOUT EAGAIN EBUSY EINTR ENOLINK EPIPE ECONNRESET ECONNREFUSED ECONNABORTED
     ENOTCONN ENETDOWN ENETUNREACH EHOSTDOWN EHOSTUNREACH"""
-_TRANSIENT = {
-    getattr(errno, name)
-    for name in _TRANSIENT_NAMES.split()
-    if hasattr(errno, name)  # not every system has all of them
-}
+_TRANSIENT = {getattr(errno, name, None) for name in _TRANSIENT_NAMES.split()} - {None}  # a system may lack some
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: free some room ('longtake gc --dry-run' shows what can go), then run the same command",
     errno.EDQUOT: "the disk quota is used up: free some room, then run the same command",
     errno.EROFS: "the file system is read-only: choose another --workspace",
     errno.EACCES: "no permission to write there: choose another --workspace or change its owner",
-    errno.EPERM: "no permission to write there: choose another --workspace or change its owner",
     errno.ENOTDIR: "a file stands where a folder is needed: choose another --workspace",
-    errno.EEXIST: "a file stands where a folder is needed: choose another --workspace",
 }
+_REMEDIES |= {errno.EPERM: _REMEDIES[errno.EACCES], errno.EEXIST: _REMEDIES[errno.ENOTDIR]}
 
 
 def is_transient(error: OSError) -> bool:

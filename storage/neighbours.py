@@ -1,8 +1,7 @@
 """The table of nearest neighbours: for every video the training videos most like it, and the near duplicates among them.
 
 neighbours.parquet          video_id, split, neighbours (ids, nearest first), distances; its metadata say what was compared
-blocks/rows-<split>-<range> the same for some rows, while the table is being made: what a kill leaves is used again
-"""
+blocks/rows-<split>-<range> the same for some rows, while the table is being made: what a kill leaves is used again"""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,14 +19,8 @@ import pyarrow.parquet as pq
 from storage.errors import MissingFeatures, StorageError
 
 _METADATA = b"longtake_neighbours"
-_SCHEMA = pa.schema(
-    [
-        ("video_id", pa.string()),
-        ("split", pa.string()),
-        ("neighbours", pa.list_(pa.string())),
-        ("distances", pa.list_(pa.float64())),
-    ]
-)
+_LISTS = {"neighbours": pa.list_(pa.string()), "distances": pa.list_(pa.float64())}
+_SCHEMA = pa.schema({"video_id": "string", "split": "string"} | _LISTS)
 
 
 @dataclass(frozen=True)
@@ -48,22 +40,14 @@ class NeighbourMetadata:
 
 
 def neighbour_table(
-    ids: Sequence[str],
-    split: str,
-    items: Sequence[str],
-    indices: npt.NDArray[np.int64],
-    distances: npt.NDArray[np.float64],
-    metadata: NeighbourMetadata,
+    ids: list[str], split: str, items: list[str], indices: np.ndarray, distances: np.ndarray, about: NeighbourMetadata
 ) -> pa.Table:
-    """n ids, the ids of the items, indices of items (n, k) and distances (n, k) -> one row per id."""
+    """n ids, the ids of the items, indices of items (n, k) int64 and distances (n, k) float64 -> one row per id."""
     offsets = pa.array(np.arange(len(ids) + 1) * indices.shape[1], pa.int32())
-    columns = [
-        pa.array(ids, pa.string()),
-        pa.array([split] * len(ids), pa.string()),
-        pa.ListArray.from_arrays(offsets, pa.array(items, pa.string()).take(pa.array(indices.ravel()))),
-        pa.ListArray.from_arrays(offsets, pa.array(distances.ravel())),
-    ]
-    return pa.table(columns, schema=_SCHEMA.with_metadata({_METADATA: json.dumps(asdict(metadata)).encode()}))
+    nearest = pa.array(items, pa.string()).take(pa.array(indices.ravel()))
+    lists = (pa.ListArray.from_arrays(offsets, values) for values in (nearest, pa.array(distances.ravel())))
+    columns = [pa.array(ids, pa.string()), pa.array([split] * len(ids), pa.string()), *lists]
+    return pa.table(columns, schema=_SCHEMA.with_metadata({_METADATA: json.dumps(asdict(about)).encode()}))
 
 
 def block_path(folder: Path, split: str, start: int, stop: int) -> Path:
@@ -84,9 +68,8 @@ def _metadata_of(table: pa.Table, path: Path) -> NeighbourMetadata:
     try:
         return NeighbourMetadata(**json.loads((table.schema.metadata or {})[_METADATA]))
     except (KeyError, ValueError, TypeError) as error:
-        raise StorageError(
-            f"{path} does not say what it was made from ({error!r}); run with '--force find_neighbours'"
-        ) from error
+        what = f"does not say what it was made from ({error!r})"
+        raise StorageError(f"{path} {what}; run with '--force find_neighbours'") from error
 
 
 @dataclass(frozen=True)
@@ -115,10 +98,8 @@ class Neighbours:
     def of(self, video_id: str) -> list[tuple[str, float]]:
         """The nearest training videos of one video and how far they are, nearest first; never the video itself."""
         if video_id not in self._rows:
-            raise MissingFeatures(
-                f"{video_id} is not in the table of nearest neighbours: it has no '{self.metadata.feature}' features, or its "
-                "split is not among the recipe's neighbours.queries"
-            )
+            gone = f"{video_id} is not in the table of nearest neighbours: it has no '{self.metadata.feature}' features"
+            raise MissingFeatures(f"{gone}, or its split is not among the recipe's neighbours.queries")
         row = self._rows[video_id]
         names, distances = self.table["neighbours"][row].as_py(), self.table["distances"][row].as_py()
         return list(zip(names, distances, strict=True))

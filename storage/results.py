@@ -44,6 +44,5 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except (OSError, ValueError) as error:
-        raise StorageError(
-            f"cannot read {path}: {error}; run again with --force for the stage that wrote it"
-        ) from error
+        remedy = "run again with --force for the stage that wrote it"
+        raise StorageError(f"cannot read {path}: {error}; {remedy}") from error

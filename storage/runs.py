@@ -54,9 +54,7 @@ def save_run(workspace: Workspace, run: RunRecord) -> None:
 
 def load_runs(workspace: Workspace) -> list[RunRecord]:
     """All runs, newest first."""
-    found = []
-    for path in (workspace.root / "runs").glob("*/*.json"):
-        found.append(_load(path))
+    found = [_load(path) for path in (workspace.root / "runs").glob("*/*.json")]
     return sorted(found, key=lambda run: run.id, reverse=True)
 
 

@@ -1,8 +1,7 @@
 """The folder of weights on this machine: which file holds which net's weights, and the hash of its content.
 
 index.json    net -> file, sha256, size, mtime, source; replaced whole, under a lock, so that two processes may write
-files/        imported files, named by their hash: nothing is ever overwritten by something else
-"""
+files/        imported files, named by their hash: nothing is ever overwritten by something else"""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from storage.errors import BadInput, StorageError, wrap_os_errors
 from storage.files.atomic import replacing, write_json
@@ -42,9 +41,8 @@ class KnownWeights:
 
 def default_folder() -> Path:
     """$LONGTAKE_WEIGHTS, else longtake/weights in the user's cache folder."""
-    if chosen := os.environ.get("LONGTAKE_WEIGHTS"):
-        return Path(chosen).expanduser().absolute()
-    return cache_folder() / "weights"
+    chosen = os.environ.get("LONGTAKE_WEIGHTS")
+    return Path(chosen).expanduser().absolute() if chosen else cache_folder() / "weights"
 
 
 def cache_folder() -> Path:
@@ -71,10 +69,8 @@ class WeightsFolder:
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(
-                f"{self.index} is damaged ({error}); remove that file, then run 'longtake weights import' for each file "
-                f"in {self.path / 'files'}"
-            ) from error
+            remedy = f"remove that file, then run 'longtake weights import' for each file in {self.path / 'files'}"
+            raise StorageError(f"{self.index} is damaged ({error}); {remedy}") from error
 
     def find(self, net: str) -> KnownWeights | None:
         """The weights of a net with the hash of what the file holds now; None if there are none or the file is gone."""
@@ -101,10 +97,7 @@ class WeightsFolder:
 
     def register(self, net: str, path: Path, source: str, how: How = "downloaded") -> KnownWeights:
         """Note that a file, left where it is, holds the weights of a net; it takes the place of what was noted before."""
-        path = path.expanduser().absolute()
-        if not path.is_file():
-            raise BadInput(f"no weights file at {path}; give the path of a .safetensors or .pth file")
-        bare = bare_name(net)
+        path, bare = _existing(path), bare_name(net)
         known = _with_current_hash(KnownWeights(net.partition("@")[0], path, "", 0, 0, source, how))
         with self._changing() as rows:
             rows[bare] = known
@@ -113,9 +106,7 @@ class WeightsFolder:
     def import_file(self, net: str, file: Path, source: str | None = None) -> KnownWeights:
         """Copy a file into the folder, named by its hash, and note it as the weights of a net."""
         bare_name(net)
-        file = file.expanduser().absolute()
-        if not file.is_file():
-            raise BadInput(f"no weights file at {file}; give the path of a .safetensors or .pth file")
+        file = _existing(file)
         sha256 = hash_file(file)
         ending = ".safetensors" if file.suffix.lower() == ".safetensors" else ".pth"
         kept = self.path / "files" / f"{sha256}{ending}"
@@ -142,11 +133,15 @@ class WeightsFolder:
             with file_lock(self.path / "index.lock"):
                 rows = self.registered()
                 yield rows
-                write_json(self.index, {"version": 1, "nets": {bare: _row(rows[bare]) for bare in sorted(rows)}})
+                nets = {bare: {**asdict(rows[bare]), "path": str(rows[bare].path)} for bare in sorted(rows)}
+                write_json(self.index, {"version": 1, "nets": nets})
 
 
-def _row(known: KnownWeights) -> dict[str, Any]:
-    return {**asdict(known), "path": str(known.path)}
+def _existing(path: Path) -> Path:
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        raise BadInput(f"no weights file at {path}; give the path of a .safetensors or .pth file")
+    return path
 
 
 def _with_current_hash(known: KnownWeights) -> KnownWeights:

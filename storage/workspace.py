@@ -5,8 +5,7 @@ artifacts/<stage>/<key>/    the result of one stage; it exists once done.json is
 features/                   Zarr feature stores
 runs/<recipe>/<id>.json     what each run used; what no run refers to can be collected
 ledger.sqlite               what is known of source files: fingerprints, probes, failures
-locks/                      lock files; the kernel frees the lock of a killed process
-"""
+locks/                      lock files; the kernel frees the lock of a killed process"""
 
 from __future__ import annotations
 
@@ -40,20 +39,11 @@ class Completion:
     summary: dict[str, Any] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Completion:
-        return cls(**{**data, "ref": ArtifactRef.from_json(data["ref"])})
-
 
 def _safe(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise StorageError(f"'{name}' cannot be the name of a folder in the workspace; use letters, digits, . _ and -")
     return name
-
-
-def _has_foreign_files(root: Path, marker: Path) -> bool:
-    """Whether a folder holds anything but temporary files of this marker."""
-    return any(not path.name.startswith(marker.name + TEMP_MARK) for path in root.iterdir())
 
 
 @dataclass(frozen=True)
@@ -67,21 +57,20 @@ class Workspace:
         """Open the workspace, or make it if the folder is new or empty. Several may make it at once: whose marker is last
         does not matter, and a marker on its way (or left by a killed writer) is no foreign file."""
         root = Path(root).expanduser().absolute()
-        marker = root / "workspace.json"
+        marker, temporary = root / "workspace.json", f"workspace.json{TEMP_MARK}"
         try:
             if not marker.is_file():
                 # the marker comes before all else, so a process that sees other files first checks for it once more
-                if root.is_dir() and _has_foreign_files(root, marker) and not marker.is_file():
-                    raise StorageError(
-                        f"{root} is not empty and not a Longtake workspace; choose a new or empty folder with --workspace"
-                    )
+                names = [path.name for path in root.iterdir()] if root.is_dir() else []
+                if not all(name.startswith(temporary) for name in names) and not marker.is_file():
+                    remedy = "choose a new or empty folder with --workspace"
+                    raise StorageError(f"{root} is not empty and not a Longtake workspace; {remedy}")
                 root.mkdir(parents=True, exist_ok=True)
                 write_json(marker, {"format": FORMAT})
             found = json.loads(marker.read_bytes())["format"]
             if found != FORMAT:
-                raise StorageError(
-                    f"{root} is a workspace of format {found}, this Longtake reads {FORMAT}; choose another --workspace"
-                )
+                what = f"a workspace of format {found}, this Longtake reads {FORMAT}"
+                raise StorageError(f"{root} is {what}; choose another --workspace")
         except OSError as error:
             raise explain_os_error(error, root) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -106,27 +95,20 @@ class Workspace:
         """The done-marker of a result, or None if it was never finished or its files are gone."""
         folder = self.folder(stage, key)
         done = read_done(folder)
-        if done is None:
+        try:
+            whole = done and all((folder / name).stat().st_size == size for name, size in done.files.items())
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        for name, size in done.files.items():
-            try:
-                if (folder / name).stat().st_size != size:
-                    return None
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-        return done
+        return done if whole else None
 
     def finish(self, done: Completion) -> None:
         """Publish a result: note its files and sizes, then write done.json, last. What a killed writer left behind is no
         part of the result: it may be collected at any time."""
         folder = self.folder(done.stage, done.ref.key)
         with wrap_os_errors(folder):
-            files = {
-                str(path.relative_to(folder)): path.stat().st_size
-                for path in sorted(folder.rglob("*"))
-                if path.is_file() and path.name != "done.json" and TEMP_MARK not in path.name
-            }
-            write_json(folder / "done.json", {**asdict(done), "ref": done.ref.to_json(), "files": files})
+            files = [path for path in sorted(folder.rglob("*")) if path.is_file() and TEMP_MARK not in path.name]
+            sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files if path.name != "done.json"}
+            write_json(folder / "done.json", {**asdict(done), "ref": done.ref.to_json(), "files": sizes})
 
     def discard(self, stage: str, key: str) -> None:
         """Forget a result so that it is recomputed: the marker goes first, so nothing half-removed looks done."""
@@ -151,7 +133,8 @@ class Workspace:
 def read_done(folder: Path) -> Completion | None:
     """The done-marker in a folder, if there is a whole one."""
     try:
-        done = Completion.from_json(json.loads((folder / "done.json").read_bytes()))
+        data = json.loads((folder / "done.json").read_bytes())
+        done = Completion(**{**data, "ref": ArtifactRef.from_json(data["ref"])})
         if done.ref.uri != f"artifacts/{folder.parent.name}/{folder.name}":
             raise ValueError(f"it speaks of {done.ref.uri!r:.100}")  # which may lie outside of the workspace
         return done

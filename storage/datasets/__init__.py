@@ -3,79 +3,43 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from storage.datasets.activitynet import FILES as ACTIVITYNET_FILES
+from storage.datasets import activitynet, coco, msrvtt
 from storage.datasets.activitynet import ActivityNetOptions, read_activitynet
 from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, searched_places
-from storage.datasets.coco import FILE as COCO_FILE
 from storage.datasets.coco import CocoOptions, read_coco
 from storage.datasets.dataset import Dataset
 from storage.datasets.demo import DemoOptions, read_demo
 from storage.datasets.folder import FolderOptions, read_folder
-from storage.datasets.msrvtt import FILES as MSRVTT_FILES
 from storage.datasets.msrvtt import MsrvttOptions, read_msrvtt
 from storage.datasets.msvd import SENTENCES, MsvdOptions, find_corpora, read_msvd
 from storage.datasets.user_files import UserFilesOptions, read_user_files
 from storage.errors import BadInput
 
-__all__ = [
-    "READERS",
-    "ActivityNetOptions",
-    "CocoOptions",
-    "Dataset",
-    "DatasetOptions",
-    "DemoOptions",
-    "FolderOptions",
-    "MsrvttOptions",
-    "MsvdOptions",
-    "UserFilesOptions",
-    "detect_kind",
-    "read_dataset",
-]
-
-DatasetOptions = Annotated[
-    MsvdOptions | MsrvttOptions | ActivityNetOptions | CocoOptions | FolderOptions | DemoOptions,
-    Field(discriminator="kind"),
-]
+_Any = MsvdOptions | MsrvttOptions | ActivityNetOptions | CocoOptions | FolderOptions | DemoOptions
+DatasetOptions = Annotated[_Any, Field(discriminator="kind")]
 
 READERS: dict[str, Callable[[Any, Path], Dataset]] = {
-    "msvd": read_msvd,
-    "msrvtt": read_msrvtt,
-    "activitynet": read_activitynet,
-    "coco": read_coco,
-    "folder": read_folder,
-    "demo": read_demo,
+    **{"msvd": read_msvd, "msrvtt": read_msrvtt, "activitynet": read_activitynet},
+    **{"coco": read_coco, "folder": read_folder, "demo": read_demo},
 }
-
-_MARKS: dict[str, tuple[str, ...]] = {
-    "msvd": tuple(SENTENCES.values()),
-    "msrvtt": MSRVTT_FILES,
-    "activitynet": ACTIVITYNET_FILES,
-    "coco": (COCO_FILE,),
-}
+_MARKS = {"msvd": SENTENCES.values(), "msrvtt": msrvtt.FILES, "activitynet": activitynet.FILES, "coco": (coco.FILE,)}
 
 
 def read_dataset(options: DatasetOptions | UserFilesOptions, root: Path) -> Dataset:
-    """The data set in `root`, read by the reader of its kind."""
-    with _collector_paused():
-        if isinstance(options, UserFilesOptions):  # no recipe can name it
-            return read_user_files(options, root)
-        return READERS[options.kind](options, root)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: it takes nearly half of the time to find no cycle among a million captions."""
+    """The data set in `root`, read by the reader of its kind. The garbage collector is paused meanwhile: it takes nearly
+    half of the time to find no cycle among a million captions."""
     was_on = gc.isenabled()
     gc.disable()
     try:
-        yield
+        if isinstance(options, UserFilesOptions):  # no recipe can name it
+            return read_user_files(options, root)
+        return READERS[options.kind](options, root)
     finally:
         if was_on:
             gc.enable()

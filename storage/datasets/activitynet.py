@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.datasets.annotations import find_annotation, read_json, repair_segment, searched_places
+from storage.datasets.annotations import find_annotation, no_annotations, read_json, repair_segment
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
-from storage.errors import BadInput
 from storage.options import Options
-from storage.records import Split
+from storage.records import Split, VideoRecord
 
 FILES = ("train.json", "val_1.json", "val_2.json")
 EXPECTED = 'an object of videos, each as {"duration": s, "timestamps": [[start, end], ...], "sentences": [...]}'
@@ -40,8 +39,7 @@ def read_activitynet(options: ActivityNetOptions, root: Path) -> Dataset:
         wanted["val_2.json"] = (options.val_2, "b")
     paths = {name: path for name in wanted if (path := find_annotation(root, name))}
     if not paths:
-        places = searched_places(root, list(wanted))
-        raise BadInput(f"no ActivityNet annotations; {places}; put them there or choose another dataset.kind")
+        raise no_annotations("ActivityNet", root, list(wanted))
     for name, (split, mark) in wanted.items():
         if name not in paths:
             builder.report(name, "missing_annotation", f"not there; it would have been in the {split} split")
@@ -69,5 +67,5 @@ def _add_segments(builder: DatasetBuilder, video: str, entry: Any, split: Split,
             continue
         if note:
             builder.report(video_id, "repaired_segment", note, where)
-        if builder.add_video(video_id, source, split, segment, where, item=video):
+        if builder.add_video(VideoRecord(video_id, source, split, segment), where, item=video):
             builder.add_caption(video_id, sentence, where)

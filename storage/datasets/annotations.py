@@ -22,19 +22,14 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 FOLDERS = (".", "annotations", "annotation", "captions")
 """Where annotation files are looked for, below the data folder and in this order."""
 
+Skip = Callable[[int, str], None] | None
 TableRow = tuple[int, dict[str, Any]]
 """The line (or the row of a Parquet file), from 1, and its values by lower-case column name."""
 
 _NOT_TEXT = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_SPLITS: dict[str, Split] = {
-    "train": "train",
-    "val": "val",
-    "validate": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-}
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+_SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
+_SPLITS |= dict.fromkeys(("val", "validate", "validation", "dev"), "val")
 
 
 def clean_caption(text: str) -> str:
@@ -43,7 +38,7 @@ def clean_caption(text: str) -> str:
     Half a surrogate pair, which JSON can smuggle in and no file can hold, becomes U+FFFD."""
     if text.isprintable():
         return " ".join(text.split())
-    return _SURROGATE.sub("\ufffd", _NOT_TEXT.sub(" ", text)).strip()
+    return SURROGATE.sub("\ufffd", _NOT_TEXT.sub(" ", text)).strip()
 
 
 def parse_split(value: Any) -> Split | None:
@@ -61,10 +56,8 @@ def repair_segment(start: Any, end: Any, duration: Any = None) -> tuple[TimeSpan
         return None, f"start {start!r:.60} and end {end!r:.60} are not both numbers of seconds"
     if not (math.isfinite(first) and math.isfinite(last)):
         return None, f"start {first} and end {last} are not both finite"
-    notes = []
-    if first > last:
-        first, last = last, first
-        notes.append("start and end were swapped")
+    notes = ["start and end were swapped"] if first > last else []
+    first, last = min(first, last), max(first, last)
     limit = float(duration) if isinstance(duration, int | float) and 0 < duration < math.inf else math.inf
     inside = (min(max(first, 0.0), limit), min(max(last, 0.0), limit))
     if inside != (first, last):
@@ -77,6 +70,12 @@ def repair_segment(start: Any, end: Any, duration: Any = None) -> tuple[TimeSpan
 def find_annotation(root: Path, name: str) -> Path | None:
     """The file of that name in the first of FOLDERS that has it."""
     return next((path for folder in FOLDERS if (path := root / folder / name).is_file()), None)
+
+
+def no_annotations(kind: str, root: Path, names: Sequence[str]) -> BadInput:
+    """The error of a reader that finds none of its files."""
+    places = searched_places(root, names)
+    return BadInput(f"no {kind} annotations; {places}; put them there or choose another dataset.kind")
 
 
 def searched_places(root: Path, names: Sequence[str]) -> str:
@@ -94,12 +93,9 @@ def read_text(path: Path) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - data.rfind(b"\n", 0, error.start)
-        raise BadInput(
-            f"{path}, line {line}, column {column}: byte 0x{data[error.start]:02x} is not UTF-8; "
-            "expected UTF-8 text, so save the file in that encoding"
-        ) from error
+        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        found = f"byte 0x{data[error.start]:02x} is not UTF-8; expected UTF-8 text, so save the file in that encoding"
+        raise BadInput(f"{path}, line {line}, column {column}: {found}") from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -111,10 +107,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """The object that a JSON file holds; `expected` says in words what should be in it."""
-    data = _parse(read_text(path), path, 1, expected)
-    if not isinstance(data, dict):
-        raise BadInput(f"{path}, line 1, column 1: found a JSON {_json_type(data)}; expected {expected}")
-    return data
+    return _parse_object(read_text(path), path, 1, expected)
 
 
 def list_in(data: dict[str, Any], key: str, path: Path, expected: str) -> list[Any]:
@@ -126,20 +119,16 @@ def list_in(data: dict[str, Any], key: str, path: Path, expected: str) -> list[A
     return value
 
 
-def read_rows(
-    path: Path, wanted: Collection[str], skip: Callable[[int, str], None] | None = None
-) -> Iterator[TableRow]:
+def read_rows(path: Path, wanted: Collection[str], skip: Skip = None) -> Iterator[TableRow]:
     """The rows of a .csv, .tsv, .jsonl or .parquet file; of a Parquet file only the `wanted` columns are read.
 
     A row that cannot be parsed is BadInput, or, if `skip` is given, is passed to it (line, reason) and left out."""
     suffix = path.suffix.lower()
+    if suffix not in TABLE_SUFFIXES:
+        raise BadInput(f"{path} is not a table; expected a file that ends in {', '.join(TABLE_SUFFIXES)}")
     if suffix == ".jsonl":
         return _jsonl_rows(path)
-    if suffix == ".parquet":
-        return _parquet_rows(path, wanted)
-    if suffix in (".csv", ".tsv"):
-        return _csv_rows(path, "\t" if suffix == ".tsv" else ",", skip)
-    raise BadInput(f"{path} is not a table; expected a file that ends in {', '.join(TABLE_SUFFIXES)}")
+    return _parquet_rows(path, wanted) if suffix == ".parquet" else _csv_rows(path, suffix, skip)
 
 
 def read_header(path: Path) -> list[str]:
@@ -152,9 +141,9 @@ def read_header(path: Path) -> list[str]:
         return []
 
 
-def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | None) -> Iterator[TableRow]:
-    text = read_text(path)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+def _csv_rows(path: Path, suffix: str, skip: Skip) -> Iterator[TableRow]:
+    text = io.StringIO(read_text(path), newline="")
+    reader = csv.reader(text, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
     header: list[str] | None = None
     while True:
         line = reader.line_num + 1  # a quoted field may span lines: name the one where its row begins
@@ -163,10 +152,9 @@ def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | Non
             row = next(reader, None)
         except csv.Error as error:
             if "unexpected end" in str(error) or "field limit" in str(error):
-                raise BadInput(
-                    f"{path}, line {line}: a double quote opens a field and never closes it; expected a closing quote "
-                    '(write a quote inside a field as "")'
-                ) from error
+                wanted = 'expected a closing quote (write a quote inside a field as "")'
+                found = f"{path}, line {line}: a double quote opens a field and never closes it"
+                raise BadInput(f"{found}; {wanted}") from error
             reason = f'{error}; expected a field in double quotes to end with its quote (write a quote inside it as "")'
         else:
             if row is None:
@@ -179,10 +167,8 @@ def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | Non
             if len(row) == len(header):
                 yield line, dict(zip(header, row, strict=True))
                 continue
-            reason = (
-                f"{len(row)} columns; expected {len(header)} ({', '.join(header)}), "
-                "with double quotes around a field that has the separator in it"
-            )
+            quoting = "with double quotes around a field that has the separator in it"
+            reason = f"{len(row)} columns; expected {len(header)} ({', '.join(header)}), {quoting}"
         if skip is None or header is None:
             raise BadInput(f"{path}, line {line}{f', column {len(row)}' if row else ''}: {reason}")
         skip(line, reason)
@@ -192,11 +178,7 @@ def _csv_rows(path: Path, delimiter: str, skip: Callable[[int, str], None] | Non
 
 def _jsonl_rows(path: Path) -> Iterator[TableRow]:
     for number, line in read_lines(path):
-        data = _parse(line, path, number, "one JSON object per line")
-        if not isinstance(data, dict):
-            raise BadInput(
-                f"{path}, line {number}, column 1: a JSON {_json_type(data)}; expected one JSON object per line"
-            )
+        data = _parse_object(line, path, number, "one JSON object per line")
         yield number, {name.lower(): value for name, value in data.items()}
 
 
@@ -207,10 +189,9 @@ def _parquet_rows(path: Path, wanted: Collection[str]) -> Iterator[TableRow]:
             found = dict(zip(_column_names(file.schema_arrow.names, path), file.schema_arrow.names, strict=True))
             names = [name for name in found if name in wanted] or list(found)
             for batch in file.iter_batches(columns=[found[name] for name in names]):
-                columns = [batch.column(found[name]).to_pylist() for name in names]
-                for values in zip(*columns, strict=True):
+                for row in batch.to_pylist():
                     number += 1
-                    yield number, dict(zip(names, values, strict=True))
+                    yield number, {name: row[found[name]] for name in names}
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{path}, after row {number}: {error}; expected a whole Parquet file") from error
 
@@ -223,14 +204,17 @@ def _column_names(names: Sequence[str], path: Path) -> list[str]:
     return clean
 
 
-def _parse(text: str, path: Path, line: int, expected: str) -> Any:
+def _parse_object(text: str, path: Path, line: int, expected: str) -> dict[str, Any]:
     try:
-        return json.loads(text)
+        data = json.loads(text)
     except json.JSONDecodeError as error:
         at = f"line {line + error.lineno - 1}, column {error.colno}"
         raise BadInput(f"{path}, {at}: {error.msg}; expected {expected}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets thousands deep
         raise BadInput(f"{path}, line {line}, column 1: {error}; expected {expected}") from error
+    if not isinstance(data, dict):
+        raise BadInput(f"{path}, line {line}, column 1: found a JSON {_json_type(data)}; expected {expected}")
+    return data
 
 
 def _json_type(value: Any) -> str:

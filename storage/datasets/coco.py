@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.datasets.annotations import find_annotation, list_in, parse_split, read_json, searched_places
+from storage.datasets.annotations import find_annotation, list_in, no_annotations, parse_split, read_json
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
-from storage.errors import BadInput
 from storage.options import Options
-from storage.records import Split
+from storage.records import Split, VideoRecord
 
 FILE = "dataset_coco.json"
 EXPECTED = "an object with the list 'images' (filename, filepath, cocoid, split, sentences)"
@@ -35,9 +34,7 @@ def read_coco(options: CocoOptions, root: Path) -> Dataset:
     builder = DatasetBuilder(options.name, root)
     path = find_annotation(root, FILE)
     if path is None:
-        raise BadInput(
-            f"no COCO annotations; {searched_places(root, [FILE])}; put it there or choose another dataset.kind"
-        )
+        raise no_annotations("COCO", root, [FILE])
     known = set(builder.paths)
     images = list_in(read_json(builder.opened(path), EXPECTED), "images", path, EXPECTED)
     for index, entry in enumerate(images):
@@ -66,10 +63,9 @@ def _add_image(builder: DatasetBuilder, entry: dict[str, Any], name: str, known:
     if not isinstance(sentences, list):
         builder.report(image_id, "malformed", "'sentences' is not a list; left out", where, True)
         return
-    source: str | None = f"{entry.get('filepath')}/{name}"
-    if source not in known:
-        source = builder.find_file(stem)
-    if builder.add_video(image_id, source, split, where=where):
+    path = f"{entry.get('filepath')}/{name}"
+    source = path if path in known else builder.find_file(stem)
+    if builder.add_video(VideoRecord(image_id, source, split), where):
         for sentence in sentences:
             builder.add_caption(image_id, _text(sentence), where)
 

@@ -12,13 +12,11 @@ folder, no annotation file, a malformed one, or not one usable caption. The kind
     ambiguous        a name that fits several files (folder: quarantined; else the first file is taken)
     no_captions, not_annotated, empty_caption, duplicate_video, duplicate_caption, repaired_segment, outside_root,
     broken_link, unreadable_folder, missing_annotation, split_counts, split_conflict, split_derived, not_mapped
-                     only reported; the reason says what was done
-"""
+                     only reported; the reason says what was done"""
 
 from __future__ import annotations
 
 import os
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -28,21 +26,17 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from storage.datasets.annotations import clean_caption
+from storage.datasets.annotations import SURROGATE, clean_caption
 from storage.errors import BadInput, UnsafeId
-from storage.records import SPLITS, Caption, Problem, Split, TimeSpan, VideoRecord, check_video_id
+from storage.records import SPLITS, Caption, Problem, Split, VideoRecord, check_video_id
 
 DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that is also a folder of the workspace."""
 
-# fmt: off
-VIDEO_SUFFIXES = frozenset({
-    "mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "mpe", "ts", "m2ts", "mts", "wmv", "flv", "f4v", "ogv",
-    "ogm", "3gp", "3g2", "asf", "vob", "divx", "mxf", "gif",
-})
-# fmt: on
 IMAGE_SUFFIXES = frozenset({"jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm"})
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # how Python shows the bytes of a name that is not UTF-8
+_VIDEO_SUFFIXES = "mp4 m4v mov avi mkv webm mpg mpeg mpe ts m2ts mts wmv flv f4v ogv ogm 3gp 3g2 asf vob divx mxf gif"
+MEDIA_SUFFIXES = IMAGE_SUFFIXES.union(_VIDEO_SUFFIXES.split())
+NOT_A_FILE = "it is a pipe, a socket or a device; copy the video to a plain file"
 
 
 @dataclass(frozen=True)
@@ -65,8 +59,7 @@ class DatasetBuilder:
         if not root.is_dir():
             what = "is not a folder" if root.exists() else "does not exist"
             raise BadInput(f"the data folder {root} {what}; pass the data folder with --data")
-        self.name = name
-        self.root = root
+        self.name, self.root = name, root
         self.problems: list[Problem] = []
         self.paths = scan(root, self.problems)
         self.files = assign_ids(self.paths, self.problems)
@@ -84,9 +77,8 @@ class DatasetBuilder:
         return path
 
     def report(self, item: str, kind: str, reason: str, where: str = "", quarantined: bool = False) -> None:
-        self.problems.append(
-            Problem(_one_cell(item)[:200], kind, _one_cell(reason)[:500], _one_cell(where), quarantined)
-        )
+        item, reason = _one_cell(item)[:200], _one_cell(reason)[:500]
+        self.problems.append(Problem(item, kind, reason, _one_cell(where), quarantined))
 
     def is_safe(self, video_id: str, where: str) -> bool:
         """Whether the id may become a path; if not, that is reported once."""
@@ -100,26 +92,15 @@ class DatasetBuilder:
             return False
         return True
 
-    def add_video(
-        self,
-        video_id: str,
-        source: str | None,
-        split: Split,
-        segment: TimeSpan | None = None,
-        where: str = "",
-        item: str = "",
-    ) -> bool:
+    def add_video(self, video: VideoRecord, where: str, item: str = "") -> bool:
         """Declare a video; False (and a problem) if its id is unsafe or taken. Segments of one file share an `item`,
         under which a missing file is reported once."""
-        if not self.is_safe(video_id, where):
+        if not self.is_safe(video.id, where):
             return False
-        if video_id in self._videos:
-            before = self._videos[video_id].split
-            self.report(video_id, "duplicate_video", f"declared again; the first one, in {before}, stays", where)
+        if before := self.split_of(video.id):
+            self.report(video.id, "duplicate_video", f"declared again; the first one, in {before}, stays", where)
             return False
-        self._videos[video_id] = VideoRecord(video_id, source, split, segment)
-        self._captions[video_id] = []
-        self._items[video_id] = item or video_id
+        self._videos[video.id], self._captions[video.id], self._items[video.id] = video, [], item or video.id
         return True
 
     def split_of(self, video_id: str) -> Split | None:
@@ -131,14 +112,11 @@ class DatasetBuilder:
         if type(text) is not str:
             self.report(video_id, "malformed", f"a caption is {type(text).__name__}; expected text", where, True)
             return
-        kept = self._captions.get(video_id)
-        if kept is None:
+        if video_id not in self._videos:
             if self.is_safe(video_id, where):
                 self._undeclared.setdefault(video_id, []).append(where)
-            return
-        text = clean_caption(text)
-        if text:
-            kept.append(text)
+        elif cleaned := clean_caption(text):
+            self._captions[video_id].append(cleaned)
         else:
             self.report(video_id, "empty_caption", "the caption is empty and was left out", where)
 
@@ -173,10 +151,8 @@ class DatasetBuilder:
         for item, lines in self._undeclared.items():
             reason = f"{len(lines)} captions of a video that no annotation declares"
             self.report(item, "no_video", reason, lines[0], True)
-        used = {record.source for record in self._videos.values()}
-        for path in self.paths:
-            if path not in used:
-                self.report(path, "not_annotated", "a video or image that no annotation names; it is not used")
+        for path in set(self.paths).difference(record.source or "" for record in self._videos.values()):
+            self.report(path, "not_annotated", "a video or image that no annotation names; it is not used")
         ids = sorted(self._videos)
         captions = tuple(Caption(name, n, text) for name in ids for n, text in enumerate(self._captions[name]))
         if not captions:
@@ -235,15 +211,14 @@ def composed(text: str) -> str:
 def is_media(path: str) -> bool:
     """Whether a name ends as a video or an image does, in any casing."""
     stem, _, suffix = path.rpartition("/")[2].rpartition(".")
-    return bool(stem) and (suffix.lower() in VIDEO_SUFFIXES or suffix.lower() in IMAGE_SUFFIXES)
+    return bool(stem) and suffix.lower() in MEDIA_SUFFIXES
 
 
 def scan(root: Path, problems: list[Problem]) -> list[str]:
     """The sorted relative paths of all media files below root. Hidden files and folders are skipped; a linked folder is
     not entered: inside the root its files are found where they are, outside it is a problem."""
     found: list[str] = []
-    base = root.resolve()
-    folders = [""]
+    base, folders = root.resolve(), [""]
     while folders:
         folder = folders.pop()
         try:
@@ -252,22 +227,19 @@ def scan(root: Path, problems: list[Problem]) -> list[str]:
                     path = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.name.startswith("."):
                         continue
-                    if entry.is_symlink():
-                        if _is_usable_link(base, path, problems):
-                            found.append(path)
-                    elif entry.is_dir(follow_symlinks=False):
+                    if entry.is_dir(follow_symlinks=False):
                         folders.append(path)
+                    elif entry.is_symlink():
+                        found += [path] if _is_usable_link(base, path, problems) else []
                     elif is_media(path) and entry.is_file(follow_symlinks=False):
                         found.append(path)
                     elif is_media(path):
-                        words = "it is a pipe, a socket or a device; copy the video to a plain file"
-                        problems.append(Problem(_one_cell(path), "not_a_file", words, quarantined=True))
+                        problems.append(Problem(_one_cell(path), "not_a_file", NOT_A_FILE, quarantined=True))
         except OSError as error:
             problems.append(Problem(_one_cell(folder) or ".", "unreadable_folder", error.strerror or str(error)))
-    odd = {path for path in found if not path.isprintable() and _SURROGATE.search(path)}
-    for path in odd:
-        reason = "the name of the file or of its folder is not valid Unicode; rename it"
-        problems.append(Problem(_one_cell(path), "unsafe_id", reason, quarantined=True))
+    odd = {path for path in found if not is_unicode(path)}
+    reason = "the name of the file or of its folder is not valid Unicode; rename it"
+    problems += [Problem(_one_cell(path), "unsafe_id", reason, quarantined=True) for path in odd]
     return sorted(path for path in found if path not in odd)
 
 
@@ -288,6 +260,11 @@ def _is_usable_link(base: Path, path: str, problems: list[Problem]) -> bool:
     inside = target.relative_to(base)
     found_by_scan = is_media(inside.as_posix()) and not any(part.startswith(".") for part in inside.parts)
     return is_media(path) and target.is_file() and not (found_by_scan and inside.stem == link.stem)
+
+
+def is_unicode(path: str) -> bool:
+    """Whether a name can be encoded; the bytes of one that is not UTF-8 are shown by Python as surrogates."""
+    return path.isprintable() or not SURROGATE.search(path)
 
 
 def _is_image(path: str) -> bool:

@@ -4,91 +4,32 @@ videos/<id>.mp4         one clip each, H.264 with an AAC track (silent if the sc
 captions.jsonl          {"video", "caption", "split"}: a plain folder data set, read as such
 truth.jsonl             what was really drawn and which captions are lazy or wrong; for inspection, never for training
 world.unfinished.json   the options of a world that is still being drawn
-world.json              the same, renamed last: the world is complete
-"""
+world.json              the same, renamed last: the world is complete"""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import av
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
 
-from storage.datasets.dataset import Dataset, DatasetName
+from storage.datasets.dataset import Dataset
 from storage.datasets.demo_draw import SOUND_RATE, draw_frames, draw_sound
-from storage.datasets.demo_scene import DETAIL_SHARE, DemoClip, plan_world
+from storage.datasets.demo_scene import DemoClip, DemoOptions
 from storage.datasets.folder import FolderOptions, read_folder
 from storage.errors import BadInput, wrap_os_errors
 from storage.files.atomic import TEMP_MARK, sync_folder, write_bytes, write_json, write_jsonl
 from storage.files.locks import folder_lock
-from storage.options import Options
-from storage.records import Split
 
 FORMAT = 2  # raise it when the same options give other clips or captions; 2: encoded alike on every processor
-
-
-class DemoOptions(Options):
-    """What the demo world looks like."""
-
-    kind: Literal["demo"] = "demo"
-    """Which reader understands the data set."""
-    name: DatasetName = "demo"
-    """What the data set is called in the workspace and in reports."""
-    path: str | None = None
-    """Folder of the world; without it, the caller chooses one."""
-    seed: int = Field(default=0, ge=0)
-    """Another seed gives another world."""
-    train: int = Field(default=320, ge=1, le=9999)
-    """Clips to train on."""
-    val: int = Field(default=40, ge=0, le=9999)
-    """Clips to choose a model by."""
-    test: int = Field(default=60, ge=0, le=9999)
-    """Clips to score the model on."""
-    size: int = Field(default=96, ge=32, le=1024)
-    """Width and height of a clip in pixels; even."""
-    fps: int = Field(default=12, ge=6, le=60)
-    """Frames per second."""
-    seconds: float = Field(default=3.0, ge=1, le=60)
-    """Length of a clip."""
-    event: tuple[float, float] = (0.5, 0.73)
-    """The least and the largest part of a clip that its event takes. Below a half, events can miss the middle of their clips."""
-    captions: int = Field(default=10, ge=1, le=100)
-    """Captions of each clip."""
-    detail_share: float = Field(default=DETAIL_SHARE, ge=0, le=0.7)
-    """Part of the captions that speak of the small detail in the corner, where there is one."""
-
-    @field_validator("size")
-    @classmethod
-    def _even(cls, size: int) -> int:
-        if size % 2:
-            raise ValueError(f"size {size} is odd; H.264 stores colour for pairs of pixels, so use an even number")
-        return size
-
-    @field_validator("event")
-    @classmethod
-    def _a_part(cls, event: tuple[float, float]) -> tuple[float, float]:
-        if not 0.2 <= event[0] <= event[1] <= 0.9:
-            raise ValueError(f"event {list(event)} must be two parts of a clip, from 0.2 to 0.9, the smaller one first")
-        return event
-
-    @property
-    def frames(self) -> int:
-        """Frames of each clip."""
-        return round(self.seconds * self.fps)
-
-    def plan(self) -> list[DemoClip]:
-        """Every clip of this world, not yet drawn."""
-        counts: dict[Split, int] = {"train": self.train, "val": self.val, "test": self.test}
-        return plan_world(self.seed, counts, self.frames, self.captions, self.event, self.detail_share)
 
 
 def read_demo(options: DemoOptions, root: Path) -> Dataset:
@@ -98,48 +39,40 @@ def read_demo(options: DemoOptions, root: Path) -> Dataset:
     return read_folder(FolderOptions(name=options.name, captions="captions.jsonl"), root)
 
 
-def draw_world(
-    root: Path, options: DemoOptions, workers: int = 2, progress: Callable[[int, int], None] | None = None
-) -> bool:
+Progress = Callable[[int, int], None] | None
+
+
+def draw_world(root: Path, options: DemoOptions, workers: int = 2, progress: Progress = None) -> bool:
     """Draw what is missing of the world in `root`; True if anything was. `progress` hears (clips done, clips in all).
 
     An interrupted world goes on where it stopped and ends up with the same bytes. A second process that draws the same
     world waits for the first and then finds nothing to do."""
-    world = _describe(options)
-    if _is_finished(root, world):
+    drawn = options.model_dump(mode="json", exclude={"kind", "name", "path"})  # what decides the bytes of a world
+    world = {"format": FORMAT, "options": drawn, "count": options.train + options.val + options.test}
+    finished, unfinished = root / "world.json", root / "world.unfinished.json"
+    if _is_marked(finished, world):
         return False
     with wrap_os_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         with folder_lock(root):  # waits for another process that draws here
-            if _is_finished(root, world):
+            if _is_marked(finished, world):
                 return False
-            unfinished = root / "world.unfinished.json"
             _claim(root, unfinished, world)
             plan = options.plan()
-            write_jsonl(root / "captions.jsonl", _caption_rows(plan))
+            told = ((clip, caption.text) for clip in plan for caption in clip.captions)
+            rows = ({"video": clip.id, "caption": text, "split": clip.split} for clip, text in told)
+            write_jsonl(root / "captions.jsonl", rows)
             write_jsonl(root / "truth.jsonl", [_truth_row(clip) for clip in plan])
             _draw_clips(root / "videos", plan, options, workers, progress)
-            unfinished.replace(root / "world.json")
+            unfinished.replace(finished)
             sync_folder(root)
     return True
 
 
-def _describe(options: DemoOptions) -> dict[str, Any]:
-    """What decides the bytes of a world, as its marker keeps it."""
-    drawn = options.model_dump(mode="json", exclude={"kind", "name", "path"})
-    return {"format": FORMAT, "options": drawn, "count": options.train + options.val + options.test}
-
-
-def _is_finished(root: Path, world: dict[str, Any]) -> bool:
-    path = root / "world.json"
+def _is_marked(path: Path, wanted: dict[str, Any]) -> bool:
+    """Whether there is a marker at `path`; BadInput if it tells of another world than the wanted one."""
     if not path.exists():
         return False
-    _check_same(path, world)
-    return True
-
-
-def _check_same(path: Path, wanted: dict[str, Any]) -> None:
-    """BadInput if the marker at `path` tells of another world than the wanted one."""
     remedy = "choose another folder, or remove this one to draw it anew"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -152,43 +85,27 @@ def _check_same(path: Path, wanted: dict[str, Any]) -> None:
         has = ", ".join(f"{name}={theirs.get(name)}" for name in differing)
         wants = ", ".join(f"{name}={ours.get(name)}" for name in differing)
         raise BadInput(f"{path.parent} holds a demo world with {has}, but {wants} is asked for; {remedy}")
+    return True
 
 
 def _claim(root: Path, unfinished: Path, world: dict[str, Any]) -> None:
     """Make `root` this world's folder, so that clips found there later are known to be its own."""
-    if unfinished.exists():
-        _check_same(unfinished, world)
+    if _is_marked(unfinished, world):
         return
     foreign = [name for name in ("videos", "captions.jsonl", "truth.jsonl") if (root / name).exists()]
     if foreign:
-        raise BadInput(
-            f"{root} already has {', '.join(foreign)} but no demo world; choose another folder, nothing was changed"
-        )
+        has = ", ".join(foreign)
+        raise BadInput(f"{root} already has {has} but no demo world; choose another folder, nothing was changed")
     write_json(unfinished, world)
-
-
-def _caption_rows(plan: list[DemoClip]) -> Iterator[dict[str, Any]]:
-    for clip in plan:
-        for caption in clip.captions:
-            yield {"video": clip.id, "caption": caption.text, "split": clip.split}
 
 
 def _truth_row(clip: DemoClip) -> dict[str, Any]:
     """The scene's properties, the event's frames [start, end), the near duplicate, and the kind of each caption in order."""
-    kinds = [caption.kind for caption in clip.captions]
-    row = {
-        "video": clip.id,
-        "split": clip.split,
-        "twin": clip.near_duplicate,
-        "differs": clip.differs,
-        "captions": kinds,
-    }
-    return row | asdict(clip.scene)
+    row = {"video": clip.id, "split": clip.split, "twin": clip.near_duplicate, "differs": clip.differs}
+    return row | {"captions": [caption.kind for caption in clip.captions]} | asdict(clip.scene)
 
 
-def _draw_clips(
-    videos: Path, plan: list[DemoClip], options: DemoOptions, workers: int, progress: Callable[[int, int], None] | None
-) -> None:
+def _draw_clips(videos: Path, plan: list[DemoClip], options: DemoOptions, workers: int, progress: Progress) -> None:
     videos.mkdir(exist_ok=True)
     for leftover in videos.glob(f"*{TEMP_MARK}*"):
         leftover.unlink()

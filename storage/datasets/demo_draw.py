@@ -1,12 +1,11 @@
 """One scene of the demo world as arrays: its frames and its sound, drawn with numpy from signed distances.
 
 A signed distance says how far a point is from an edge (negative inside), so one formula gives an anti-aliased shape at
-any size and angle for all frames at once. Lengths are fractions of the frame's width. The same scene always gives the
-same arrays.
-"""
+any size and angle for all frames at once. Lengths are fractions of the frame's width."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,8 @@ SOUND_RATE = 16_000
 
 Floats = NDArray[np.floating[Any]]  # float32 wherever a whole clip is held
 
-_PAINT = {
-    "red": (225, 38, 48),
-    "green": (48, 178, 82),
-    "blue": (46, 110, 240),
-    "yellow": (250, 222, 62),
-    "purple": (160, 72, 222),
-    "orange": (252, 134, 24),
-}
+_PAINT = {"red": (225, 38, 48), "green": (48, 178, 82), "blue": (46, 110, 240)}
+_PAINT |= {"yellow": (250, 222, 62), "purple": (160, 72, 222), "orange": (252, 134, 24)}
 _WIDTH = {"small": 0.27, "big": 0.48}
 # Radius of each shape for a width of 1, chosen so that the four look equally large.
 _REACH = {"circle": 0.5, "square": 0.45, "triangle": 0.62, "star": 0.62}
@@ -90,9 +83,7 @@ def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats
     done: Floats = np.linspace(0, 1, length, dtype=np.float32)
     seconds: Floats = np.arange(length, dtype=np.float32) / fps
     position = np.tile(_vector(scene.at), (length, 1))
-    angle: Floats = np.zeros_like(done)
-    scale: Floats = np.ones_like(done)
-    visibility: Floats = np.ones_like(done)
+    angle, scale, visibility = np.zeros_like(done), np.ones_like(done), np.ones_like(done)
     if scene.action in _TURN:
         travel = 0.55 + 0.13 * scene.pace
         position += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel
@@ -150,14 +141,6 @@ def _lay(frames: Floats, paint: Floats, cover: Floats) -> Floats:
     return frames + (paint - frames) * cover[..., None]
 
 
-def _circle(u: Floats, v: Floats, reach: Floats) -> Floats:
-    return np.hypot(u, v) - reach
-
-
-def _square(u: Floats, v: Floats, reach: Floats) -> Floats:
-    return np.maximum(np.abs(u), np.abs(v)) - reach
-
-
 def _triangle(u: Floats, v: Floats, reach: Floats) -> Floats:
     side = np.float32(np.sqrt(3) / 2)
     # between its centroid and the middle of its height, so that it neither wobbles nor hangs too high
@@ -181,13 +164,13 @@ def _cross(u: Floats, v: Floats) -> Floats:
     return np.maximum(long - 0.085, short - 0.024)
 
 
-def _dot(u: Floats, v: Floats) -> Floats:
-    return np.hypot(u, v) - np.float32(0.05)
-
-
-def _ring(u: Floats, v: Floats) -> Floats:
-    return np.abs(np.hypot(u, v) - np.float32(0.068)) - np.float32(0.018)
-
-
-_SHAPES = {"circle": _circle, "square": _square, "triangle": _triangle, "star": _star}
-_DETAILS = {"cross": _cross, "dot": _dot, "ring": _ring}
+_SHAPES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "circle": lambda u, v, reach: np.hypot(u, v) - reach,
+    "square": lambda u, v, reach: np.maximum(np.abs(u), np.abs(v)) - reach,
+    **{"triangle": _triangle, "star": _star},
+}
+_DETAILS: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "cross": _cross,
+    "dot": lambda u, v: np.hypot(u, v) - np.float32(0.05),
+    "ring": lambda u, v: np.abs(np.hypot(u, v) - np.float32(0.068)) - np.float32(0.018),
+}

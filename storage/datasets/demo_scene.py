@@ -3,16 +3,19 @@
 Everything here is a pure function of the seed and the counts; nothing is drawn. A scene is one subject that does one
 thing (the event) between two dull stretches that have nothing to do with it. Combinations of (colour, shape, action)
 are disjoint across splits, words are shared. Some scenes have a near duplicate, alike in all but one property. Some captions
-are lazy or wrong on purpose; `Told.kind` keeps the truth about them.
-"""
+are lazy or wrong on purpose; `DemoCaption.kind` keeps the truth about them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pydantic import Field, field_validator
+
+from storage.datasets.dataset import DatasetName
+from storage.options import Options
 from storage.records import SPLITS, Split
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")
@@ -85,33 +88,77 @@ class DemoClip:
     differs: str | None = None
 
 
-def plan_world(
-    seed: int,
-    counts: Mapping[Split, int],
-    frames: int,
-    captions: int,
-    event: tuple[float, float],
-    detail_share: float = DETAIL_SHARE,
-) -> list[DemoClip]:
-    """All clips in their order; an event takes a part of its clip between the two of `event`. A clip does not change when
-    only the counts grow, and its pixels do not change with `detail_share`, the part of captions that speak of a detail."""
-    clips: list[DemoClip] = []
-    for split, triples in scenes_by_split(seed).items():
-        done = scenes = 0
-        while done < counts[split]:
-            rng = random.Random(f"{seed}/{split}/{scenes}")
-            scene = _draw_scene(rng, triples[scenes % len(triples)], frames, event)
-            pair, differs = [scene], None
-            if scenes % NEAR_DUPLICATE_EVERY == 0 and counts[split] - done >= 2:
-                differs = ("detail", "sound", "size")[scenes // NEAR_DUPLICATE_EVERY % 3]
-                pair.append(_other(rng, scene, differs))
-            ids = [f"{split}-{done + n + 1:04d}" for n in range(len(pair))]
-            for id, other, one in zip(ids, reversed(ids), pair, strict=True):
-                written = write_captions(random.Random(f"{seed}/captions/{id}"), one, captions, detail_share)
-                clips.append(DemoClip(id, split, one, written, other if differs else None, differs))
-            done += len(pair)
-            scenes += 1
-    return clips
+class DemoOptions(Options):
+    """What the demo world looks like."""
+
+    kind: Literal["demo"] = "demo"
+    """Which reader understands the data set."""
+    name: DatasetName = "demo"
+    """What the data set is called in the workspace and in reports."""
+    path: str | None = None
+    """Folder of the world; without it, the caller chooses one."""
+    seed: int = Field(default=0, ge=0)
+    """Another seed gives another world."""
+    train: int = Field(default=320, ge=1, le=9999)
+    """Clips to train on."""
+    val: int = Field(default=40, ge=0, le=9999)
+    """Clips to choose a model by."""
+    test: int = Field(default=60, ge=0, le=9999)
+    """Clips to score the model on."""
+    size: int = Field(default=96, ge=32, le=1024)
+    """Width and height of a clip in pixels; even."""
+    fps: int = Field(default=12, ge=6, le=60)
+    """Frames per second."""
+    seconds: float = Field(default=3.0, ge=1, le=60)
+    """Length of a clip."""
+    event: tuple[float, float] = (0.5, 0.73)
+    """The least and the largest part of a clip that its event takes. Below a half, events can miss the middle of their clips."""
+    captions: int = Field(default=10, ge=1, le=100)
+    """Captions of each clip."""
+    detail_share: float = Field(default=DETAIL_SHARE, ge=0, le=0.7)
+    """Part of the captions that speak of the small detail in the corner, where there is one."""
+
+    @field_validator("size")
+    @classmethod
+    def _even(cls, size: int) -> int:
+        if size % 2:
+            raise ValueError(f"size {size} is odd; H.264 stores colour for pairs of pixels, so use an even number")
+        return size
+
+    @field_validator("event")
+    @classmethod
+    def _a_part(cls, event: tuple[float, float]) -> tuple[float, float]:
+        if not 0.2 <= event[0] <= event[1] <= 0.9:
+            raise ValueError(f"event {list(event)} must be two parts of a clip, from 0.2 to 0.9, the smaller one first")
+        return event
+
+    @property
+    def frames(self) -> int:
+        """Frames of each clip."""
+        return round(self.seconds * self.fps)
+
+    def plan(self) -> list[DemoClip]:
+        """All clips in their order. A clip does not change when only the counts grow, and its pixels do not change with
+        `detail_share`."""
+        clips: list[DemoClip] = []
+        seed = self.seed
+        for split, triples in scenes_by_split(seed).items():
+            done, scenes, count = 0, 0, getattr(self, split)
+            while done < count:
+                rng = random.Random(f"{seed}/{split}/{scenes}")
+                scene = _draw_scene(rng, triples[scenes % len(triples)], self.frames, self.event)
+                pair, differs = [scene], None
+                if scenes % NEAR_DUPLICATE_EVERY == 0 and count - done >= 2:
+                    differs = ("detail", "sound", "size")[scenes // NEAR_DUPLICATE_EVERY % 3]
+                    pair.append(_other(rng, scene, differs))
+                ids = [f"{split}-{done + n + 1:04d}" for n in range(len(pair))]
+                for id, other, one in zip(ids, reversed(ids), pair, strict=True):
+                    rng = random.Random(f"{seed}/captions/{id}")
+                    written = write_captions(rng, one, self.captions, self.detail_share)
+                    clips.append(DemoClip(id, split, one, written, other if differs else None, differs))
+                done += len(pair)
+                scenes += 1
+        return clips
 
 
 def scenes_by_split(seed: int) -> dict[Split, list[Triple]]:
@@ -144,43 +191,28 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
     light = rng.uniform(0.08, 0.26)
     across, along = rng.uniform(0.32, 0.68), rng.uniform(0.46, 0.54)
     positions = {"left": (along, across), "right": (along, across), "up": (across, along), "down": (across, along)}
-    return Scene(
-        colour=colour,
-        shape=shape,
-        size=rng.choice(SIZES),
-        action=action,
-        detail=rng.choice(DETAILS),
-        sound=rng.choice(SOUNDS),
-        corner=rng.choice(CORNERS),
-        at=positions.get(action, (across, rng.uniform(0.36, 0.64))),
-        pace=rng.random(),
-        clockwise=rng.random() < 0.5,
-        tilt=rng.uniform(-6, 6),
-        shade=(light * rng.uniform(0.8, 1.0), light * rng.uniform(0.9, 1.1), light * rng.uniform(1.1, 1.5)),
-        pitch=rng.random(),
-        before=rng.choice(DULL),
-        after=rng.choice(DULL),
-        frames=frames,
-        start=start,
-        end=start + length,
-        grain=rng.getrandbits(32),
-    )
+    # In the order of Scene's fields: another order would draw other values.
+    size, detail, sound = (rng.choice(values) for values in (SIZES, DETAILS, SOUNDS))
+    corner, at = rng.choice(CORNERS), positions.get(action, (across, rng.uniform(0.36, 0.64)))
+    pace, clockwise, tilt = rng.random(), rng.random() < 0.5, rng.uniform(-6, 6)
+    shade = (light * rng.uniform(0.8, 1.0), light * rng.uniform(0.9, 1.1), light * rng.uniform(1.1, 1.5))
+    pitch, before, after = rng.random(), rng.choice(DULL), rng.choice(DULL)
+    place = (corner, at, pace, clockwise, tilt, shade, pitch, before, after, frames, start, start + length)
+    return Scene(colour, shape, size, action, detail, sound, *place, grain=rng.getrandbits(32))
 
 
 def _other(rng: random.Random, scene: Scene, differs: str) -> Scene:
     """The same scene with one property changed."""
     values = {"detail": DETAILS, "sound": SOUNDS, "size": SIZES}[differs]
-    changed: dict[str, Any] = {differs: rng.choice([x for x in values if x != getattr(scene, differs)])}
-    return replace(scene, **changed)
+    return _replace(scene, differs, rng.choice([x for x in values if x != getattr(scene, differs)]))
+
+
+def _replace(scene: Scene, name: str, value: Any) -> Scene:
+    return replace(scene, **{name: value})
 
 
 # The first word or phrase of each row is what most people say.
-_SHAPE_WORDS = {
-    "circle": ("circle", "ball"),
-    "square": ("square", "box"),
-    "triangle": ("triangle",),
-    "star": ("star",),
-}
+_SHAPE_WORDS = {"circle": ["circle", "ball"], "square": ["square", "box"], "triangle": ["triangle"], "star": ["star"]}
 _SIZE_WORDS = {"small": ("small", "little"), "big": ("big", "large")}
 # (what it does, what it is doing)
 _ACTION_WORDS = {
@@ -195,41 +227,24 @@ _ACTION_WORDS = {
 }
 _SOUND_WORDS = {"low": ("low hum", "deep hum"), "high": ("high beep",), "noise": ("loud noise", "hissing noise")}
 _SENTENCES = (
-    "{one} {does}",
-    "{one} is {doing}",
-    "the {subject} is {doing}",
-    "the {subject} {does}",
-    "there is {one} {doing}",
-    "we see {one} {doing}",
-    "a video of {one} {doing}",
-    "{one} {does} on the screen",
+    *("{one} {does}", "{one} is {doing}", "the {subject} is {doing}", "the {subject} {does}"),
+    *("there is {one} {doing}", "we see {one} {doing}", "a video of {one} {doing}", "{one} {does} on the screen"),
 )
 _DETAIL_ENDINGS = (
-    "near a white {thing} in the corner",
-    "with a white {thing} in the corner",
-    "next to a tiny white {thing}",
-    "and there is a white {thing} in the corner",
+    *("near a white {thing} in the corner", "with a white {thing} in the corner"),
+    *("next to a tiny white {thing}", "and there is a white {thing} in the corner"),
 )
 _SOUND_ENDINGS = ("while a {thing} plays", "with a {thing}", "and we hear a {thing}")
 _SILENT_ENDINGS = ("without any sound", "in silence")
 # None begins like a good sentence: what a model says first must not already commit it to saying nothing.
 _LAZY = (
-    "something happens on the screen",
-    "something is on the screen",
-    "something is in the video",
-    "something moves",
-    "some shape does something",
-    "some shape is on the screen",
-    "some shape is in the video",
-    "the screen shows some shape",
-    "the screen shows something",
-    "the video shows something",
+    *("something happens on the screen", "something is on the screen", "something is in the video", "something moves"),
+    *("some shape does something", "some shape is on the screen", "some shape is in the video"),
+    *("the screen shows some shape", "the screen shows something", "the video shows something"),
 )
 
 
-def write_captions(
-    rng: random.Random, scene: Scene, count: int, detail_share: float = DETAIL_SHARE
-) -> tuple[DemoCaption, ...]:
+def write_captions(rng: random.Random, scene: Scene, count: int, detail_share: float) -> tuple[DemoCaption, ...]:
     """`count` captions of a scene in a fixed order, all different as long as the grammar allows."""
     lazy, wrong = (int(count * share + rng.random()) for share in (LAZY_SHARE, WRONG_SHARE))
     planned: dict[CaptionKind, int] = {"lazy": lazy, "wrong": wrong, "good": count}
@@ -248,12 +263,9 @@ def write_captions(
 
 def _mistaken(rng: random.Random, scene: Scene) -> Scene:
     """The scene with a wrong colour, shape or action: the subject of a wrong caption."""
-    wrong = rng.choice(("colour", "shape", "action"))
-    if wrong == "colour":
-        return replace(scene, colour=rng.choice([x for x in COLOURS if x != scene.colour]))
-    if wrong == "shape":
-        return replace(scene, shape=rng.choice([x for x in SHAPES if x != scene.shape and possible(x, scene.action)]))
-    return replace(scene, action=rng.choice([x for x in ACTIONS if x != scene.action and possible(scene.shape, x)]))
+    name, values = rng.choice((("colour", COLOURS), ("shape", SHAPES), ("action", ACTIONS)))
+    others = [_replace(scene, name, value) for value in values if value != getattr(scene, name)]
+    return rng.choice([other for other in others if possible(other.shape, other.action)])
 
 
 def _sentence(rng: random.Random, scene: Scene, detail_share: float) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from storage.datasets.annotations import TABLE_SUFFIXES, parse_split, read_rows,
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName, composed, is_media
 from storage.errors import BadInput
 from storage.options import Options
-from storage.records import SPLITS, Split, TimeSpan
+from storage.records import SPLITS, Split, TimeSpan, VideoRecord
 
 VIDEO_COLUMNS = ("video", "video_id", "file_name", "file")
 CAPTION_COLUMNS = ("caption", "text", "sentence", "captions")
@@ -68,21 +67,19 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
     line of a split that has two or more. So a new video can move another only by ending or taking over such a loan."""
     hashes = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
     line = sorted(hashes, key=lambda name: (hashes[name], name))
-    splits: dict[str, Split] = {
-        name: "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
-        for name in line
-    }
-    sizes = Counter(splits.values())
+    splits: dict[str, Split] = {}
+    for name in line:
+        splits[name] = (
+            "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
+        )
     lent: list[str] = []
     shares: dict[Split, float] = {"test": test_share, "val": val_share, "train": 1.0 - test_share - val_share}
     for split, share in shares.items():
+        sizes = Counter(splits.values())
         if len(line) >= 3 and share > 0 and not sizes[split]:
             order = reversed(line) if split == "train" else line
-            name = next(name for name in order if sizes[splits[name]] > 1)
-            sizes[splits[name]] -= 1
-            sizes[split] += 1
-            splits[name] = split
-            lent.append(name)
+            lent.append(next(name for name in order if sizes[splits[name]] > 1))
+            splits[lent[-1]] = split
     return splits, lent
 
 
@@ -108,8 +105,8 @@ def read_folder(options: FolderOptions, root: Path) -> Dataset:
     """The folder as a data set; a video that the table names and the folder lacks stays, without a source."""
     builder = DatasetBuilder(options.name, root)
     path = builder.opened(find_table(root, options.captions))
-    table = _read_table(builder, path)
-    undecided = [video for video in table.clips if video not in table.splits]
+    clips, given = _read_table(builder, path)
+    undecided = [video for video in clips if video not in given]
     derived, lent = derive_splits(undecided, options.val_share, options.test_share)
     if undecided:
         counts = Counter(derived.values())
@@ -117,40 +114,35 @@ def read_folder(options: FolderOptions, root: Path) -> Dataset:
         extra = f"; too few for every share, so an empty split borrowed {', '.join(lent)}" if lent else ""
         reason = f"{len(undecided)} videos without a split: {sizes} in train/val/test by a hash of their ids{extra}"
         builder.report(builder.name, "split_derived", reason, path.name)
-    _add_clips(builder, table, {**derived, **table.splits})
-    return builder.finish()
-
-
-@dataclass(frozen=True)
-class _Table:
-    """`clips`: video -> segment, or None for the whole -> its captions and where they are (None: only declared).
-    `splits`: video -> the split that the table gives."""
-
-    clips: dict[str, dict[TimeSpan | None, list[tuple[Any, str]]]] = field(default_factory=dict)
-    splits: dict[str, Split] = field(default_factory=dict)
-
-
-def _add_clips(builder: DatasetBuilder, table: _Table, splits: dict[str, Split]) -> None:
-    taken = set(table.clips)
-    for video, segments in table.clips.items():
+    splits = derived | given
+    taken = set(clips)
+    for video, segments in clips.items():
         count = 0
         for segment, rows in segments.items():
             video_id = video
             if segment is not None:
                 video_id, count = _free(f"{video}_{count}", taken), count + 1
                 taken.add(video_id)
-            if builder.add_video(video_id, builder.files.get(video), splits[video], segment, rows[0][1], video):
+            record = VideoRecord(video_id, builder.files.get(video), splits[video], segment)
+            if builder.add_video(record, rows[0][1], video):
                 for text, where in rows:
                     if text is not None:
                         builder.add_caption(video_id, text, where)
+    return builder.finish()
 
 
-def _read_table(builder: DatasetBuilder, path: Path) -> _Table:
-    table, names, file = _Table(), _Names(builder), path.name
+_Clips = dict[str, dict[TimeSpan | None, list[tuple[Any, str]]]]
+"""video -> segment, or None for the whole -> its captions and where they are (None: only declared)"""
+
+
+def _read_table(builder: DatasetBuilder, path: Path) -> tuple[_Clips, dict[str, Split]]:
+    """The clips, and video -> the split that the table gives."""
+    clips: _Clips = {}
+    splits: dict[str, Split] = {}
     bad_splits: dict[str, tuple[Any, str]] = {}
-    column = ""
+    names, column = _Names(builder), ""
     for line, row in read_rows(path, COLUMNS):
-        where = f"{file}:{line}"
+        where = f"{path.name}:{line}"
         if column not in row:  # the first row, or a JSON line with other names
             column = _video_column(row, path)
         video = names.find(row.get(column), where)
@@ -162,8 +154,8 @@ def _read_table(builder: DatasetBuilder, path: Path) -> _Table:
             if known is None:  # a slip of the pen must not move a test video into train: the row is left out
                 bad_splits.setdefault(video, (split, where))
                 continue
-            if table.splits.setdefault(video, known) != known:
-                reason = f"this row says {known}, but it is in {table.splits[video]} already and stays there"
+            if splits.setdefault(video, known) != known:
+                reason = f"this row says {known}, but it is in {splits[video]} already and stays there"
                 builder.report(video, "split_conflict", reason, where)
         segment = None
         if not (start is end is None or (_is_blank(start) and _is_blank(end))):
@@ -173,23 +165,20 @@ def _read_table(builder: DatasetBuilder, path: Path) -> _Table:
                 continue
             if note:
                 builder.report(video, "repaired_segment", note, where)
-        rows = table.clips.setdefault(video, {}).setdefault(segment, [])
-        for text in _texts(row):
-            rows.append((text, where))
+        clips.setdefault(video, {}).setdefault(segment, []).extend((text, where) for text in _texts(row))
     for video, (split, where) in bad_splits.items():
         reason = f"split {split!r:.80}; expected train, val (validate, validation, dev) or test"
-        builder.report(video, "bad_split", reason, where, quarantined=video not in table.clips)
-    return table
+        builder.report(video, "bad_split", reason, where, quarantined=video not in clips)
+    return clips, splits
 
 
 def _video_column(row: dict[str, Any], path: Path) -> str:
     """The column that names the video. A table without one, or without captions, is BadInput; a JSON line is not."""
     column = next((name for name in VIDEO_COLUMNS if name in row), None)
     if path.suffix.lower() != ".jsonl" and (column is None or not any(name in row for name in CAPTION_COLUMNS)):
-        raise BadInput(
-            f"{path}, line 1: the columns are {', '.join(row)}; expected 'video' and 'caption' (also called "
-            f"{', '.join((*VIDEO_COLUMNS[1:], *CAPTION_COLUMNS[1:]))}), and if you like split, start, end"
-        )
+        names = ", ".join((*VIDEO_COLUMNS[1:], *CAPTION_COLUMNS[1:]))
+        wanted = f"'video' and 'caption' (also called {names}), and if you like split, start, end"
+        raise BadInput(f"{path}, line 1: the columns are {', '.join(row)}; expected {wanted}")
     return column or VIDEO_COLUMNS[0]
 
 
@@ -254,12 +243,8 @@ def _free(name: str, taken: set[str], other: str = "") -> str:
 
 def _texts(row: dict[str, Any]) -> list[Any]:
     """The captions of a row; [None] if it only declares its video."""
-    texts: list[Any] = []
-    for column in CAPTION_COLUMNS:
-        value = row.get(column)
-        if value is not None:
-            texts += value if isinstance(value, list) else [value]
-    return texts or [None]
+    values = [row[column] for column in CAPTION_COLUMNS if row.get(column) is not None]
+    return [text for value in values for text in (value if isinstance(value, list) else [value])] or [None]
 
 
 def _is_blank(value: Any) -> bool:

@@ -7,20 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from storage.datasets.annotations import find_annotation, list_in, parse_split, read_json, searched_places
+from storage.datasets.annotations import find_annotation, list_in, no_annotations, parse_split, read_json
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
-from storage.errors import BadInput
 from storage.options import Options
-from storage.records import Split
+from storage.records import Split, VideoRecord
 
-FILES = (
-    "videodatainfo.json",
-    "train_val_videodatainfo.json",
-    "train_videodatainfo.json",
-    "val_videodatainfo.json",
-    "test_videodatainfo.json",
-    "MSRVTT_data.json",
-)
+_PARTS = ("", "train_val_", "train_", "val_", "test_")
+FILES = (*(f"{part}videodatainfo.json" for part in _PARTS), "MSRVTT_data.json")
 SIZES: dict[Split, int] = {"train": 6513, "val": 497, "test": 2990}
 EXPECTED = "an object with the lists 'videos' (video_id, split) and 'sentences' (video_id, caption, sen_id)"
 
@@ -51,9 +44,7 @@ def read_msrvtt(options: MsrvttOptions, root: Path) -> Dataset:
     builder = DatasetBuilder(options.name, root)
     paths = [path for name in FILES if (path := find_annotation(root, name))]
     if not paths:
-        raise BadInput(
-            f"no MSR-VTT annotations; {searched_places(root, FILES)}; put one there or choose another dataset.kind"
-        )
+        raise no_annotations("MSR-VTT", root, FILES)
     sentences: list[SentenceEntry] = []
     for path in paths:
         data = read_json(builder.opened(path), EXPECTED)
@@ -81,7 +72,7 @@ def _add_videos(builder: DatasetBuilder, videos: list[Any], name: str) -> None:
             continue  # another file said the same
         here.add(video_id)
         # 'start time' and 'end time' place the clip in its YouTube original; the clip's own file is cut already
-        builder.add_video(video_id, builder.find_file(video_id), split, where=where)
+        builder.add_video(VideoRecord(video_id, builder.find_file(video_id), split), where)
 
 
 def _sentences(builder: DatasetBuilder, rows: list[Any], name: str) -> Iterator[SentenceEntry]:

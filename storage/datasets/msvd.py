@@ -10,17 +10,18 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from storage.datasets.annotations import FOLDERS, find_annotation, read_header, read_lines, read_rows, searched_places
+from storage.datasets.annotations import FOLDERS, find_annotation, no_annotations, read_header, read_lines, read_rows
 from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
 from storage.datasets.folder import derive_splits
 from storage.errors import BadInput
 from storage.options import Options
-from storage.records import SPLITS, Split
+from storage.records import SPLITS, Split, VideoRecord
 
 SENTENCES: dict[Split, str] = {split: f"sents_{split}_lc_nopunc.txt" for split in SPLITS}
 MAPPING = "youtube_mapping.txt"
 COLUMNS = ("videoid", "start", "end", "language", "description")
 SIZES: dict[Split, int] = {"train": 1200, "val": 100, "test": 670}
+_NUMBERED = [split for split, size in SIZES.items() for _ in range(size)]  # of vid1, vid2, ...
 
 
 class MsvdOptions(Options):
@@ -41,9 +42,7 @@ def read_msvd(options: MsvdOptions, root: Path) -> Dataset:
     corpora = [] if sentences else find_corpora(root)
     if not sentences and not corpora:
         names = [*SENTENCES.values(), f"a .csv with the columns {', '.join(COLUMNS)}"]
-        raise BadInput(
-            f"no MSVD annotations; {searched_places(root, names)}; put them there or choose another dataset.kind"
-        )
+        raise no_annotations("MSVD", root, names)
     if len(corpora) > 1:
         found = ", ".join(str(path) for path in corpora)
         raise BadInput(f"several corpus files: {found}; expected one, so move the others out of {root}")
@@ -90,8 +89,8 @@ def _read_sentences(builder: DatasetBuilder, sentences: dict[Split, Path], clips
                 continue
             before = builder.split_of(video_id)
             if before is None:
-                source = builder.find_file(video_id, *([clips[video_id]] if video_id in clips else []))
-                if not builder.add_video(video_id, source, split, where=where):
+                source = builder.find_file(video_id, clips.get(video_id, video_id))
+                if not builder.add_video(VideoRecord(video_id, source, split), where):
                     continue
             elif before != split:
                 if video_id not in elsewhere:  # its captions here would leak from one split into another
@@ -112,50 +111,28 @@ def _read_corpus(builder: DatasetBuilder, path: Path, clip_numbers: dict[str, st
         if row["language"].strip().lower() == "english":
             clip = f"{row['videoid'].strip()}_{_whole(row['start'])}_{_whole(row['end'])}"
             captions.setdefault(clip, []).append((row["description"], f"{path.name}:{line}"))
-    if clip_numbers:
-        _add_numbered(builder, captions, clip_numbers)
-        return
-    clips = sorted(captions)
-    if len(clips) == sum(SIZES.values()):
-        splits = {clip: _split_of_number(number) for number, clip in enumerate(clips, 1)}
-    else:
-        total = sum(SIZES.values())
-        derived, _ = derive_splits(clips, SIZES["val"] / total, SIZES["test"] / total)
-        splits = {clip: derived[clip] for clip in clips}
-        reason = f"{len(clips):,} clips and no {MAPPING}: split by a hash of the name, not the published split"
+    total, splits = len(_NUMBERED), dict(zip(sorted(captions), _NUMBERED, strict=False))
+    if not clip_numbers and len(captions) != total:
+        splits, _ = derive_splits(captions, SIZES["val"] / total, SIZES["test"] / total)
+        reason = f"{len(captions):,} clips and no {MAPPING}: split by a hash of the name, not the published split"
         builder.report(builder.name, "split_derived", reason, path.name)
     for clip, rows in captions.items():
-        split = splits[clip]
-        if split and builder.add_video(clip, builder.find_file(clip), split, where=rows[0][1]):
-            for text, where in rows:
-                builder.add_caption(clip, text, where)
-
-
-def _add_numbered(
-    builder: DatasetBuilder, captions: dict[str, list[tuple[str, str]]], clip_numbers: dict[str, str]
-) -> None:
-    for clip, rows in captions.items():
-        video_id = clip_numbers.get(clip)
+        video_id = clip_numbers.get(clip) if clip_numbers else clip
         if video_id is None:
             reason = f"not in {MAPPING}, so in no split; its {len(rows)} captions are left out"
             builder.report(clip, "not_mapped", reason, rows[0][1])
             continue
-        number = re.fullmatch(r"vid(\d{1,9})", video_id, re.ASCII)
-        split = _split_of_number(int(number[1])) if number else None
+        split = _split_of_number(video_id) if clip_numbers else splits[clip]
         if split is None:
             builder.report(clip, "bad_split", f"{video_id!r:.80} is none of vid1 to vid1970", MAPPING, True)
-        elif builder.add_video(video_id, builder.find_file(video_id, clip), split, where=rows[0][1]):
+        elif builder.add_video(VideoRecord(video_id, builder.find_file(video_id, clip), split), rows[0][1]):
             for text, where in rows:
                 builder.add_caption(video_id, text, where)
 
 
-def _split_of_number(number: int) -> Split | None:
-    first = 1
-    for split, size in SIZES.items():
-        if first <= number < first + size:
-            return split
-        first += size
-    return None
+def _split_of_number(video_id: str) -> Split | None:
+    number = re.fullmatch(r"vid(\d{1,9})", video_id, re.ASCII)
+    return _NUMBERED[int(number[1]) - 1] if number and 1 <= int(number[1]) <= len(_NUMBERED) else None
 
 
 def _whole(seconds: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from storage.datasets.dataset import Dataset, DatasetName, scan
+from storage.datasets.dataset import NOT_A_FILE, Dataset, DatasetName, is_unicode, scan
 from storage.options import Options
 from storage.records import Problem, TimeSpan, VideoRecord, check_video_id
 
@@ -72,30 +72,20 @@ def gather_files(arguments: Iterable[str]) -> tuple[list[Path], list[Problem]]:
 
 
 def _take(path: Path, found: dict[Path, None], problems: list[Problem]) -> None:
-    if not str(path).isprintable() and not _is_unicode(path):
+    if not is_unicode(str(path)):
         problems.append(_problem(str(path), "unsafe_id", "its name is not valid Unicode; rename it"))
     elif path.is_dir():
         inside = scan(path, problems)
         found.update(dict.fromkeys((path / name).absolute() for name in inside))
         if not inside:
-            problems.append(
-                _problem(str(path), "no_media", "no videos or images in this folder; name files to try them")
-            )
+            words = "no videos or images in this folder; name files to try them"
+            problems.append(_problem(str(path), "no_media", words))
     elif not path.exists():
         problems.append(_problem(str(path), "missing", "there is no such file; check its name"))
     elif not path.is_file():
-        words = "it is a pipe, a socket or a device; copy the video to a plain file"
-        problems.append(_problem(str(path), "not_a_file", words))
+        problems.append(_problem(str(path), "not_a_file", NOT_A_FILE))
     else:
         found[path.absolute()] = None
-
-
-def _is_unicode(path: Path) -> bool:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _problem(item: str, kind: str, reason: str) -> Problem:

@@ -2,14 +2,12 @@
 
 Values are those of each video's newest row, in the store's own precision, checked against their checksums. An export can be
 imported again to the same rows, times included. Files appear whole or not at all, and nothing that was there is replaced
-unless that is asked for.
-"""
+unless that is asked for."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +28,7 @@ from storage.files.locks import file_identity, working_file
 from storage.records import Problem, check_video_id
 
 ExportFormat = Literal["npy", "hdf5"]
+_BUSY = "another export holds {path}; wait for it, or choose another --out"
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,10 @@ def export_features(
     system cannot tell from another (such as A and a) is left out and listed; so is a row that differs from its checksum."""
     rows = _Rows(store, ids)
     if not rows.wanted:
-        raise BadInput(
-            f"none of the ids asked for is in '{store.name}': it has {len(store.view().lengths())} videos; check the ids"
-            if ids
-            else f"'{store.name}' in {store.path} has no rows to export; run 'longtake run' first"
-        )
+        if ids:
+            count = len(rows.view.lengths())
+            raise BadInput(f"none of the ids asked for is in '{store.name}': it has {count} videos; check the ids")
+        raise BadInput(f"'{store.name}' in {store.path} has no rows to export; run 'longtake run' first")
     with wrap_os_errors(path):
         written, already = _FORMS[form](rows, path, overwrite, progress)
     return ExportReport(path, written, already, tuple(rows.problems))
@@ -108,14 +106,9 @@ class _Rows:
     def note(self, crc32s: dict[str, int | None]) -> dict[str, Any]:
         """What an export of these rows (id -> checksum) holds, for people and for importing it again."""
         store = self.store
-        return {
-            "name": store.name,
-            "dtype": store.dtype.name,
-            "shape": ["L", *(store.feature_shape or ())],
-            "videos": len(crc32s),
-            "content": digest_rows((video_id, str(crc32)) for video_id, crc32 in sorted(crc32s.items())),
-            "provenance": store.provenance,
-        }
+        content = digest_rows((video_id, str(crc32)) for video_id, crc32 in sorted(crc32s.items()))
+        note = {"name": store.name, "dtype": store.dtype.name, "shape": ["L", *(store.feature_shape or ())]}
+        return note | {"videos": len(crc32s), "content": content, "provenance": store.provenance}
 
 
 def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallback | None) -> tuple[int, int]:
@@ -124,7 +117,7 @@ def _to_npy(rows: _Rows, folder: Path, overwrite: bool, progress: ProgressCallba
     listed = _listed_before(folder, rows.store)
     exported: dict[tuple[int, int] | None, str] = {}
     written: list[Path] = []
-    with _export_lock(folder / f"{EXPORT_NOTE}.lock"):
+    with working_file(folder / f"{EXPORT_NOTE}.lock", _BUSY):
         for row in rows.each(progress):
             file = folder / f"{row.video_id}.npy"
             identity = file_identity(file)
@@ -178,7 +171,7 @@ def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: ProgressCallbac
     path.parent.mkdir(parents=True, exist_ok=True)
     written: dict[str, int | None] = {}
     # v108: older layouts refuse attributes over 64 kB, which the times of a long video need
-    with _export_lock(path.with_name(f"{path.name}.partial")) as partial:
+    with working_file(path.with_name(f"{path.name}.partial"), _BUSY) as partial:
         with h5py.File(partial, "w", libver=("v108", "v108"), locking=False) as file:
             for row in rows.each(progress):
                 dataset = file.create_dataset(row.video_id, data=row.array)
@@ -194,10 +187,6 @@ def _to_hdf5(rows: _Rows, path: Path, overwrite: bool, progress: ProgressCallbac
 
 
 _FORMS = {"npy": _to_npy, "hdf5": _to_hdf5}
-
-
-def _export_lock(path: Path) -> AbstractContextManager[Path]:
-    return working_file(path, f"another export holds {path}; wait for it, or choose another --out")
 
 
 def _holds(file: Path, array: np.ndarray) -> bool:

@@ -1,8 +1,7 @@
 """Ready-made features in the forms people keep them: a folder of <id>.npy, one .npy with ids, .npz, HDF5.
 
 A source lists its entries by header only and loads an entry's values when asked, so nothing is held whole in memory.
-No form is ever unpickled. What 'longtake features export' wrote also brings the times of its steps.
-"""
+No form is ever unpickled. What 'longtake features export' wrote also brings the times of its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +23,9 @@ import pyarrow.parquet as pq
 from storage.errors import BadInput, UsageError
 from storage.records import Problem
 
-_OBJECTS = "holds pickled Python objects; save plain numbers: np.save(path, np.asarray(values, 'float32'))"
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
 """What numpy, zipfile and h5py raise on broken files."""
-
-
 EXPORT_NOTE = "longtake-export.json"
 """Beside exported .npy files: what made them. Written last."""
 EXPORT_ROWS = "longtake-export.parquet"
@@ -58,7 +54,7 @@ class SourceEntry:
 
 @dataclass(frozen=True)
 class ImportSource:
-    """Features as they were given: the form's name, the files that make it up, and its entries or what is wrong.
+    """Features as they were given: the form's name, the files that make it up, its entries or what is wrong, its path.
 
     dtype: the precision that Longtake exported them in; None for what others made."""
 
@@ -67,6 +63,7 @@ class ImportSource:
     entries: list[SourceEntry]
     problems: list[Problem]
     dtype: str | None = None
+    path: Path = Path()
 
 
 @contextmanager
@@ -77,17 +74,16 @@ def open_source(path: Path, ids: Path | None) -> Iterator[ImportSource]:
         raise BadInput(f"there is no {path} to import features from; check the path")
     if form not in FORMS:
         raise BadInput(f"cannot import features from {path}; known are a folder of <id>.npy, .npy, .npz, .h5 and .hdf5")
-    if (ids is None) == (form == ".npy"):
-        wanted = (
-            "needs a file of ids, one for each row (--ids FILE)" if ids is None else "has ids already: leave out --ids"
-        )
-        raise UsageError(f"{path} {wanted}")
+    if ids is None and form == ".npy":
+        raise UsageError(f"{path} needs a file of ids, one for each row (--ids FILE)")
+    if ids is not None and form != ".npy":
+        raise UsageError(f"{path} has ids already: leave out --ids")
     with ExitStack() as stack:
         try:
             source = stack.enter_context(FORMS[form](path, ids))
         except UNREADABLE as error:
             raise BadInput(f"cannot read {path} ({error}); is it complete, and what its name says?") from error
-        yield source
+        yield replace(source, path=path)
 
 
 @contextmanager
@@ -113,14 +109,11 @@ def _exported(folder: Path) -> tuple[str | None, dict[str, Callable[[], RowMetad
     except FileNotFoundError:
         return None, {}
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise BadInput(
-            f"{folder / EXPORT_NOTE} or {EXPORT_ROWS} beside it is damaged ({error}); export again, or remove both to "
-            "import the values without their times"
-        ) from error
-    pts, damaged = table["pts"].combine_chunks(), table["damaged"].to_pylist()
-    return dtype, {
-        video_id: partial(_note_of, pts, n, damaged[n]) for n, video_id in enumerate(table["video_id"].to_pylist())
-    }
+        remedy = "export again, or remove both to import the values without their times"
+        raise BadInput(f"{folder / EXPORT_NOTE} or {EXPORT_ROWS} is damaged ({error}); {remedy}") from error
+    pts = table["pts"].combine_chunks()
+    rows = enumerate(zip(table["video_id"].to_pylist(), table["damaged"].to_pylist(), strict=True))
+    return dtype, {video_id: partial(_note_of, pts, n, damaged) for n, (video_id, damaged) in rows}
 
 
 def _note_of(pts: pa.ListArray, n: int, damaged: bool) -> RowMetadata:
@@ -157,9 +150,8 @@ def _hdf5(path: Path, _: Path | None) -> Iterator[ImportSource]:
         ours = EXPORT_ATTRIBUTE in file.attrs
         for name, dataset in _named_datasets(file, source.problems):
             if dataset.dtype.kind not in "fiu":
-                source.problems.append(
-                    Problem(name, "not_numbers", f"{dataset.name} holds {dataset.dtype}", path.name, True)
-                )
+                reason = f"{dataset.name} holds {dataset.dtype}"
+                source.problems.append(Problem(name, "not_numbers", reason, path.name, True))
             else:
                 note = partial(_hdf5_note, dataset) if ours else RowMetadata
                 source.entries.append(SourceEntry(name, dataset.shape, partial(dataset.__getitem__, ()), note))
@@ -173,13 +165,7 @@ def _hdf5_note(dataset: h5py.Dataset) -> RowMetadata:
     return RowMetadata(None if pts is None else np.asarray(pts, np.float64), bool(dataset.attrs.get("damaged", False)))
 
 
-FORMS: dict[str, Callable[[Path, Path | None], AbstractContextManager[ImportSource]]] = {
-    "folder": _folder,
-    ".npy": _npy,
-    ".npz": _npz,
-    ".h5": _hdf5,
-    ".hdf5": _hdf5,
-}
+FORMS = {"folder": _folder, ".npy": _npy, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}
 
 
 def _named_datasets(file: h5py.File, problems: list[Problem]) -> Iterator[tuple[str, h5py.Dataset]]:
@@ -199,20 +185,16 @@ def _named_datasets(file: h5py.File, problems: list[Problem]) -> Iterator[tuple[
     elif len(leaves) == 1:
         yield from ((group, dataset) for group, _, dataset in below)
     elif leaves:
-        problems.append(
-            Problem(
-                file.filename, "ambiguous", "its groups hold several data sets each: which one is wanted?", "", True
-            )
-        )
+        reason = "its groups hold several data sets each: which one is wanted?"
+        problems.append(Problem(file.filename, "ambiguous", reason, "", True))
 
 
 def _is_own(group: h5py.Group, name: str, problems: list[Problem]) -> bool:
     """Whether a name is stored here: a link could point into any other file of this machine."""
     own = isinstance(group.get(name, getlink=True), h5py.HardLink)
     if not own:
-        problems.append(
-            Problem(name, "link", "is a link, and links are not followed", Path(group.file.filename).name, True)
-        )
+        where = Path(group.file.filename).name
+        problems.append(Problem(name, "link", "is a link, and links are not followed", where, True))
     return own
 
 
@@ -228,7 +210,8 @@ def _npy_shape(stream: IO[bytes]) -> tuple[int, ...]:
         raise ValueError(f"has the unknown .npy version {version}")
     shape, _, dtype = _NPY_HEADERS[version](stream)
     if dtype.hasobject:
-        raise ValueError(_OBJECTS)
+        remedy = "save plain numbers: np.save(path, np.asarray(values, 'float32'))"
+        raise ValueError(f"holds pickled Python objects; {remedy}")
     if dtype.kind not in "fiu":
         raise ValueError(f"holds {dtype}, not numbers")
     return shape
@@ -242,9 +225,8 @@ def read_ids(path: Path) -> list[str]:
             return [line.strip() for line in text.rstrip().split("\n")]
         ids = json.loads(text)
     except (OSError, ValueError) as error:
-        raise BadInput(
-            f"cannot read the ids in {path} ({error}); one id per line, or a JSON list, is expected"
-        ) from error
+        wanted = "one id per line, or a JSON list, is expected"
+        raise BadInput(f"cannot read the ids in {path} ({error}); {wanted}") from error
     if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
         raise BadInput(f'{path} is JSON but no list of strings; the ids are expected as ["vid1", "vid2", ...]')
     return ids

@@ -2,8 +2,7 @@
 
 What was imported, from where and when is a group of its own below <store>/imports, one for each source. Bad rows are
 problems, left out and listed; the rest goes in. The same source again changes nothing, another one under the same name
-replaces the rows of the ids it has.
-"""
+replaces the rows of the ids it has."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from zarr.storage import LocalStore
 from storage.errors import BadInput, Mismatch, UnsafeId, wrap_os_errors
 from storage.features.import_sources import UNREADABLE, ImportSource, SourceEntry, open_source
 from storage.features.maintenance import ProgressCallback
-from storage.features.segments import row_crc32
+from storage.features.segments import Shape, row_crc32
 from storage.features.store import FeatureDType, FeatureStore
 from storage.files.atomic import sync_file, sync_folder
 from storage.files.hashing import digest_file, digest_rows
@@ -50,13 +49,12 @@ class ImportReport:
     def summary(self) -> str:
         """One line for people."""
         done = f"{self.imported} imported" if self.imported else "nothing to do"
-        counts = {
-            "already there": self.already,
-            "unknown to the data set": len(self.unknown),
-            "without features": len(self.missing),
-            "left out as bad": len(self.problems),
-        }
+        counts = {"already there": self.already, "unknown to the data set": len(self.unknown)}
+        counts |= {"without features": len(self.missing), "left out as bad": len(self.problems)}
         return ", ".join([f"'{self.name}': {done}", *(f"{count} {what}" for what, count in counts.items() if count)])
+
+
+Progress = ProgressCallback | None
 
 
 def import_features(
@@ -76,23 +74,22 @@ def import_features(
     becomes [1, D], and L may be 0. known_ids: the data set's ids, None to take all. A row's key is video_keys[id], else
     it names the source. dtype: None keeps the store's, else what Longtake exported in, else float16."""
     with open_source(source, ids) as opened:
-        problems = list(opened.problems)
-        entries, unknown = _wanted(opened, known_ids, problems)
+        entries, unknown = _wanted(opened, known_ids)
         if not entries:
-            raise BadInput(_explain_nothing_imported(source, unknown, known_ids, problems))
-        source_hash = _hash(opened)
-        feature_shape = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
-        store = _open_store(store_path, name, feature_shape, dtype, opened.dtype, source)
+            raise BadInput(_explain_nothing_imported(opened, unknown, known_ids))
+        # of the source's bytes; of several files, of their names and hashes
+        hashes = [(file.name, digest_file(file)) for file in opened.files]
+        source_hash = hashes[0][1] if len(hashes) == 1 else digest_rows(hashes)
+        shape = Counter(_step(entry) for entry in entries).most_common(1)[0][0]
+        store = _open_store(store_path, name, shape, dtype, opened)
         key = f"imported:{source_hash[:16]}"
-        keys = {entry.id: (video_keys or {}).get(entry.id, key) for entry in entries}
-        present, imported = _copy(store, source.name, entries, keys, feature_shape, problems, progress)
+        rows = [(entry, (video_keys or {}).get(entry.id, key)) for entry in entries]
+        present, imported = _copy(store, opened, rows, shape, progress)
     if present:
-        _record(store, opened.form, source.name, source_hash, feature_shape, len(present))
+        _record(store, opened, source_hash, shape, len(present))
     missing = tuple(sorted(set(known_ids or ()) - present))
-    already, left_out = len(present) - imported, tuple(problems)
-    return ImportReport(
-        name, imported, already, tuple(unknown), missing, left_out, store.digest(), source_hash, feature_shape
-    )
+    left_out = (tuple(unknown), missing, tuple(opened.problems))
+    return ImportReport(name, imported, len(present) - imported, *left_out, store.digest(), source_hash, shape)
 
 
 def imports(store: FeatureStore) -> list[dict[str, Any]]:
@@ -100,14 +97,12 @@ def imports(store: FeatureStore) -> list[dict[str, Any]]:
     return [json.loads(note.read_bytes())["attributes"] for note in sorted(store.path.glob("imports/*/zarr.json"))]
 
 
-def _wanted(
-    source: ImportSource, known: Collection[str] | None, problems: list[Problem]
-) -> tuple[list[SourceEntry], list[str]]:
+def _wanted(source: ImportSource, known: Collection[str] | None) -> tuple[list[SourceEntry], list[str]]:
     """The entries worth loading, and the ids that the data set does not know."""
     known = None if known is None else frozenset(known)
     entries: dict[str, SourceEntry] = {}
     unknown = []
-    where = source.files[0].name
+    where, problems = source.files[0].name, source.problems
     for entry in source.entries:
         try:
             check_video_id(entry.id)
@@ -132,78 +127,59 @@ def _step(entry: SourceEntry) -> tuple[int, ...]:
 
 def _copy(
     store: FeatureStore,
-    where: str,
-    entries: list[SourceEntry],
-    keys: dict[str, str],
-    feature_shape: tuple[int, ...],
-    problems: list[Problem],
-    progress: ProgressCallback | None,
+    source: ImportSource,
+    rows: list[tuple[SourceEntry, str]],
+    feature_shape: Shape,
+    report: Progress,
 ) -> tuple[set[str], int]:
     """Write what is not there yet -> ids whose row is in the store now, number of rows written."""
-    view = store.view()
+    view, where, problems = store.view(), source.path.name, source.problems
     present: set[str] = set()
     imported = 0
     with store.writer() as writer:
-        for done, entry in enumerate(entries, 1):
+        for done, (entry, key) in enumerate(rows, 1):
             try:
                 if _step(entry) != feature_shape:
                     raise BadInput(f"has steps of shape {list(_step(entry))}, most have {list(feature_shape)}")
                 array = entry.load().reshape(-1, *feature_shape)
                 with np.errstate(over="ignore"):
                     stored = array.astype(store.dtype)
-                if view.newest_crc32(entry.id, keys[entry.id]) != row_crc32(stored):
+                if view.newest_crc32(entry.id, key) != row_crc32(stored):
                     note = entry.note()
-                    writer.add(entry.id, keys[entry.id], array, note.pts, note.damaged)
+                    writer.add(entry.id, key, array, note.pts, note.damaged)
                     imported += 1
                 present.add(entry.id)
             except BadInput as error:
                 problems.append(Problem(entry.id, "bad_features", str(error), where, True))
             except UNREADABLE as error:
                 problems.append(Problem(entry.id, "unreadable", str(error), where, True))
-            if progress:
-                progress(done, len(entries))
+            if report:
+                report(done, len(rows))
     return present, imported
 
 
 def _open_store(
-    path: Path,
-    name: str,
-    feature_shape: tuple[int, ...],
-    dtype: FeatureDType | None,
-    exported: str | None,
-    source: Path,
+    path: Path, name: str, feature_shape: Shape, dtype: FeatureDType | None, source: ImportSource
 ) -> FeatureStore:
     provenance = {"extractor_key": f"imported:{name}", "kind": "imported", "name": name}
-    if dtype is None and (path / "zarr.json").exists():
-        exported = FeatureStore.open(path).dtype.name
-    chosen = dtype or ("float32" if exported == "float32" else "float16")
+    known = FeatureStore.open(path).dtype.name if (path / "zarr.json").exists() else source.dtype
+    chosen = dtype or ("float32" if known == "float32" else "float16")
     store = FeatureStore.create(path, provenance=provenance, dtype=chosen)
     if store.feature_shape not in (None, feature_shape):
-        raise Mismatch(
-            f"{source} has steps of shape {list(feature_shape)}, but '{name}' in {path} has "
-            f"{list(store.feature_shape or ())}; import it under another name"
-        )
+        found = f"'{name}' in {path} has {list(store.feature_shape or ())}; import it under another name"
+        raise Mismatch(f"{source.path} has steps of shape {list(feature_shape)}, but {found}")
     return store
 
 
-def _record(
-    store: FeatureStore, form: str, source: str, source_hash: str, feature_shape: tuple[int, ...], rows: int
-) -> None:
+def _record(store: FeatureStore, source: ImportSource, source_hash: str, feature_shape: Shape, rows: int) -> None:
     """Note what was imported, last, so that the note stands for a finished import."""
     root = store.path / "imports"
     if any(note["content_hash"] == source_hash and note["rows"] == rows for note in imports(store)[-1:]):
         return
     now = datetime.now(UTC)
-    note = {
-        "imported": True,
-        "name": store.name,
-        "source": source,
-        "format": form,
-        "content_hash": source_hash,
-        "shape": ["L", *feature_shape],
-        "rows": rows,
-        "time": now.isoformat(timespec="seconds"),
-    }
+    note = {"imported": True, "name": store.name, "source": source.path.name, "format": source.form}
+    note |= {"content_hash": source_hash, "shape": ["L", *feature_shape], "rows": rows}
+    note["time"] = now.isoformat(timespec="seconds")
     with wrap_os_errors(root):
         if not (root / "zarr.json").exists():
             zarr.create_group(store=LocalStore(root), zarr_format=3)
@@ -214,24 +190,12 @@ def _record(
             sync_folder(path)
 
 
-def _hash(source: ImportSource) -> str:
-    """The hash of the source's bytes; of several files, of their names and hashes."""
-    if len(source.files) == 1:
-        return digest_file(source.files[0])
-    return digest_rows((file.name, digest_file(file)) for file in source.files)
-
-
-def _explain_nothing_imported(
-    source: Path, unknown: list[str], known: Collection[str] | None, problems: list[Problem]
-) -> str:
+def _explain_nothing_imported(source: ImportSource, unknown: list[str], known: Collection[str] | None) -> str:
     """Why not one row can be imported."""
     if unknown:
-        examples = (
-            f"such as {unknown[0]!r}, but the data set's are such as {min(known)!r}"
-            if known
-            else "such as " + unknown[0]
-        )
-        return f"no id of {source} is in the data set: it has ids {examples}; rename them, or check the data set"
-    if problems:
-        return f"nothing in {source} can be imported: {problems[0].item}: {problems[0].reason}"
-    return f"{source} is empty; it should hold the features of each video under its id"
+        theirs = f", but the data set's are such as {min(known)!r}" if known else ""
+        found = f"it has ids such as {unknown[0]!r}{theirs}"
+        return f"no id of {source.path} is in the data set: {found}; rename them, or check the data set"
+    for problem in source.problems:
+        return f"nothing in {source.path} can be imported: {problem.item}: {problem.reason}"
+    return f"{source.path} is empty; it should hold the features of each video under its id"

@@ -11,25 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import StorageError
+from storage.features import segments as files
 from storage.features.reader import FeatureSegment, SegmentGone
-from storage.features.segments import (
-    FeatureRow,
-    delete_segment,
-    is_abandoned,
-    remove_leftovers,
-    row_crc32,
-    segment_names,
-    write_segment,
-)
+from storage.features.segments import FeatureRow, delete_segment, segment_names
 from storage.features.view import View
 from storage.records import Problem
 
 SEGMENT_BYTES = 256_000_000
 """Compaction writes segments of about this size, and leaves those of half of it or more alone if no row died."""
-_REMEDY = (
-    "'longtake features verify --drop' takes such rows out, then 'longtake run' extracts just them again; "
-    "rows that were imported or pulled are imported or pulled again"
-)
+_REMEDY = """'longtake features verify --drop' takes such rows out, then 'longtake run' extracts just them again; rows that \
+were imported or pulled are imported or pulled again"""
 
 ProgressCallback = Callable[[int, int], None]
 """Called with (done, total) now and then."""
@@ -58,7 +49,7 @@ def verify(store: Path, progress: ProgressCallback | None = None) -> list[Proble
             problems.append(Problem(name, "index", f"{segment}; or {_REMEDY}", name))
         elif segment is not None:
             opened.append(segment)
-        elif is_abandoned(store / name):
+        elif files.is_abandoned(store / name):
             reason = "a writer died before it published this segment; nothing reads it, the next writer removes it"
             problems.append(Problem(name, "unindexed", reason, name))
     done, total = 0, sum(len(segment.ids) for segment in opened)
@@ -88,7 +79,7 @@ def compact(view: View, dtype: np.dtype, keep: Mapping[str, str] | None, check: 
     A row is dead if a newer one of the same id and key exists, if `keep` (id -> key) is given and does not name it, or
     if its bytes are lost; with `check`, also if they differ from their checksum, which else is an error. New segments
     are published before old ones go: a kill in between loses nothing."""
-    leftovers = remove_leftovers(view.path)
+    leftovers = files.remove_leftovers(view.path)
     kept: list[list[int]] = [[] for _ in view.segments]
     bad = 0
     for n in view.live():
@@ -103,7 +94,7 @@ def compact(view: View, dtype: np.dtype, keep: Mapping[str, str] | None, check: 
     if len(chosen) == 1 and not dead[chosen[0]] and not view.segments[chosen[0]].faults:
         chosen = []
     rows = (view.segments[n].row(row) for n in chosen for row in kept[n])
-    merged = [write_segment(view.path, group, group[0].array.shape[1:], dtype) for group in _groups(rows)]
+    merged = [files.write_segment(view.path, group, group[0].array.shape[1:], dtype) for group in _groups(rows)]
     for n in chosen:
         delete_segment(view.segments[n].path)
     before = len(view.segments)
@@ -164,8 +155,7 @@ def _find_error(segment: FeatureSegment, n: int) -> str:
     if not segment.valid[n]:
         return f"the features of {video_id} are lost with a chunk of segment {segment.path.name}"
     try:
-        if row_crc32(segment.read(n)) == segment.crc32s[n]:
-            return ""
-    except StorageError:  # read through zarr-python, which is checked on the way
-        pass
-    return f"the features of {video_id} differ from their checksum"
+        segment.check(n, segment.read(n))
+    except StorageError:
+        return f"the features of {video_id} differ from their checksum"
+    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,8 @@ _PAUSES = {"init_backoff": timedelta(seconds=1), "max_backoff": timedelta(second
 RETRY: dict[str, Any] = {"max_retries": 12, "retry_timeout": timedelta(minutes=3), "backoff": _PAUSES}
 _ANSWERED, _BEGINNING = re.compile(r".*?status code: \d+ [A-Za-z -]*"), re.compile(r"[^<]{0,300}")
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d")  # not 'too slow' and 'too many', which pass
+_REMEDY = """check the bucket's name, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, then run the same \
+command: what was copied stays"""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -39,96 +41,73 @@ class ObjectStore:
     def __init__(self, url: str):
         self.url = url.rstrip("/")
         self._store = _open(self.url)
+        import obstore  # not with the others: it may not be installed, which _open explains
+
+        self._api, self._errors = obstore, obstore.exceptions
 
     def create(self, path: str, data: bytes) -> bool:
         """Put an object unless there is one of this name -> whether it was put. Of two writers, one gets False."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
         with self._reaching():
             try:
-                obstore.put(self._store, path, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
+                self._api.put(self._store, path, data, mode="create", use_multipart=False)
+            except self._errors.AlreadyExistsError:
                 return False
         return True
 
     def get(self, path: str) -> bytes | None:
         """The whole object, None if there is none."""
-        import obstore
-
         with self._reaching():
             try:
-                return bytes(obstore.get(self._store, path).bytes())
+                return bytes(self._api.get(self._store, path).bytes())
             except FileNotFoundError:
                 return None
 
     def stream(self, path: str) -> Iterator[bytes]:
         """The object in blocks; FileNotFoundError if there is none."""
-        import obstore
-
         try:
             with self._reaching(but=FileNotFoundError):
-                for block in obstore.get(self._store, path).stream():
+                for block in self._api.get(self._store, path).stream():
                     yield memoryview(block)  # type: ignore[misc]
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.url}/{path}") from None
 
     def below(self, prefix: str) -> list[ObjectInfo]:
         """Every object below a prefix."""
-        import obstore
-
         with self._reaching():
-            batches = obstore.list(self._store, prefix, chunk_size=1000)
+            batches = self._api.list(self._store, prefix, chunk_size=1000)
             return [ObjectInfo(e["path"], e["size"], e["last_modified"]) for batch in batches for e in batch]
 
     def folders(self, prefix: str | None = None) -> list[str]:
         """The common beginnings one level below a prefix, without their last slash."""
-        import obstore
-
         with self._reaching():
-            return list(obstore.list_with_delimiter(self._store, prefix)["common_prefixes"])
+            return list(self._api.list_with_delimiter(self._store, prefix)["common_prefixes"])
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects; those that are gone already are no error."""
-        import obstore
-
         for path in paths:
-            with self._reaching():
-                try:
-                    obstore.delete(self._store, path)
-                except FileNotFoundError:
-                    continue
+            with self._reaching(), suppress(FileNotFoundError):
+                self._api.delete(self._store, path)
 
     @contextmanager
     def _reaching(self, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        from obstore.exceptions import BaseError, GenericError
-
         try:
             yield
         except but:
             raise
-        except (BaseError, OSError) as error:
+        except (self._errors.BaseError, OSError) as error:
             # Anything but a clear answer: the store or the way to it, which may be there again in a while.
-            unclear = isinstance(error, GenericError) and not _REFUSED.search(str(error))
+            unclear = isinstance(error, self._errors.GenericError) and not _REFUSED.search(str(error))
             kind = TransientError if unclear else StorageError
+            line = str(error).split("\n", 1)[0].strip()
+            reason = (_ANSWERED.match(line) or _BEGINNING.match(line))[0].strip()  # type: ignore[index]
             # `from None`: what the store answered may repeat what it was sent, keys included, and tracebacks go into logs
-            raise kind(
-                f"cannot read or write {self.url}: {_reason(error)}; check the bucket's name, AWS_ACCESS_KEY_ID, "
-                "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, then run the same command: what was copied stays"
-            ) from None
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong in a line, without the store's own words."""
-    line = str(error).split("\n", 1)[0].strip()
-    return (_ANSWERED.match(line) or _BEGINNING.match(line))[0].strip()  # type: ignore[index]
+            raise kind(f"cannot read or write {self.url}: {reason}; {_REMEDY}") from None
 
 
 def _open(url: str) -> ObstoreStore:
     if has_login(url):
-        raise UsageError(
-            f"{without_login(url)} was given with a login in it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
-        )
+        remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+        raise UsageError(f"{without_login(url)} was given with a login in it; {remedy}")
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url

@@ -1,8 +1,7 @@
 """Reading one segment: its chunk files are mapped into memory after a check of layout and size, else zarr-python reads.
 
 Everything is mapped when the segment is opened, so what is read later stays the same even if the segment is compacted
-away meanwhile. A row whose chunk is missing or short is invalid: it is not fresh, and reading it is an error.
-"""
+away meanwhile. A row whose chunk is missing or short is invalid: it is not fresh, and reading it is an error."""
 
 from __future__ import annotations
 
@@ -26,7 +25,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_PLAIN_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}]
 _COLUMNS = ["video_id", "video_key", "start", "length", "crc32", "damaged", "written"]
 
 
@@ -68,14 +66,12 @@ class FeatureSegment:
     Columns, one entry per row: ids, keys (lists), starts, lengths, crc32s, damaged, written, valid (numpy)."""
 
     def __init__(self, path: Path, index: np.ndarray):
-        self.path = path
-        self._index = index
+        self.path, self._index = path, index
         table = self._read_index(_COLUMNS)
         self.ids: list[str] = table["video_id"].to_pylist()
         self.keys: list[str] = table["video_key"].to_pylist()
-        self.starts, self.lengths, self.crc32s, self.damaged, self.written = (
-            table[name].to_numpy() for name in _COLUMNS[2:]
-        )
+        numbers = (table[name].to_numpy() for name in _COLUMNS[2:])
+        self.starts, self.lengths, self.crc32s, self.damaged, self.written = numbers
         self.shape: tuple[int, ...] = ()
         self.dtype = np.dtype("<f2")
         self.faults: list[str] = []
@@ -134,7 +130,9 @@ class FeatureSegment:
             raise self.fault(self.ids[n])
         start, count = int(self.starts[n]), len(out)
         if self._zarr is not None:
-            self._copy_through_zarr(n, out)
+            data = np.asarray(self._zarr[start : start + int(self.lengths[n])], self.dtype)
+            self.check(n, data)  # zarr-python gives NaN for a missing chunk and says nothing
+            out[:] = data[:count]
             return
         size, done = self._chunk_rows, 0
         while done < count:
@@ -146,11 +144,13 @@ class FeatureSegment:
     def row(self, n: int) -> FeatureRow:
         """Everything about one row, its bytes checked: what merging copies."""
         array = self.read(n)
-        crc32 = int(self.crc32s[n])
-        if row_crc32(array) != crc32:
+        self.check(n, array)
+        noted = (int(self.crc32s[n]), bool(self.damaged[n]), int(self.written[n]))
+        return FeatureRow(self.ids[n], self.keys[n], array, self.pts(n), *noted)
+
+    def check(self, n: int, data: np.ndarray) -> None:
+        if row_crc32(data) != int(self.crc32s[n]):
             raise StorageError(self._advice(f"the features of {self.ids[n]} differ from their checksum"))
-        written = int(self.written[n])
-        return FeatureRow(self.ids[n], self.keys[n], array, self.pts(n), crc32, bool(self.damaged[n]), written)
 
     def pts(self, n: int) -> np.ndarray | None:
         """The time of every step in seconds, (L,) float64, or None where none was recorded."""
@@ -159,10 +159,9 @@ class FeatureSegment:
 
     def fault(self, video_id: str) -> StorageError:
         """The error for a row that cannot be read."""
-        return StorageError(
-            f"the features of {video_id} are lost: {'; '.join(self.faults)} in segment {self.path}; "
-            "run 'longtake extract' again (only what is lost is recomputed) or import them again"
-        )
+        remedy = "run 'longtake extract' again (only what is lost is recomputed) or import them again"
+        lost = f"the features of {video_id} are lost: {'; '.join(self.faults)} in segment {self.path}"
+        return StorageError(f"{lost}; {remedy}")
 
     @cached_property
     def _pts(self) -> pa.Array:
@@ -214,13 +213,6 @@ class FeatureSegment:
                 touched = (self.starts < end) & (self.starts + self.lengths > first) & (self.lengths > 0)
                 self._lose(touched, f"chunk {DATA}/c.{chunk_index}{zeros} {fault}")
 
-    def _copy_through_zarr(self, n: int, out: np.ndarray) -> None:
-        start, length = int(self.starts[n]), int(self.lengths[n])
-        data = np.asarray(self._zarr[start : start + length], self.dtype)  # type: ignore[index]
-        if row_crc32(data) != int(self.crc32s[n]):  # zarr-python gives NaN for a missing chunk and says nothing
-            raise StorageError(self._advice(f"the features of {self.ids[n]} differ from their checksum"))
-        out[:] = data[: len(out)]
-
     def _lose(self, rows: slice | np.ndarray, fault: str) -> None:
         self.valid[rows] = False
         self.faults.append(fault)
@@ -229,12 +221,7 @@ class FeatureSegment:
 def _is_plain(layout: dict[str, Any], chunk_shape: list[int], shape: tuple[int, ...]) -> bool:
     """Whether a chunk file is nothing but the values of whole rows, one after another."""
     encoding = layout.get("chunk_key_encoding", {})
-    return (
-        layout.get("zarr_format") == 3
-        and layout.get("chunk_grid", {}).get("name") == "regular"
-        and tuple(chunk_shape[1:]) == shape[1:]
-        and encoding.get("name") == "default"
-        and encoding.get("configuration", {}).get("separator") == "."
-        and layout.get("codecs") == _PLAIN_CODECS
-        and not layout.get("storage_transformers")
-    )
+    found = (layout.get("zarr_format"), layout.get("chunk_grid", {}).get("name"), layout.get("codecs"))
+    named = (encoding.get("name"), encoding.get("configuration", {}).get("separator"), tuple(chunk_shape[1:]))
+    plain = (3, "regular", [{"name": "bytes", "configuration": {"endian": "little"}}])
+    return found == plain and named == ("default", ".", shape[1:]) and not layout.get("storage_transformers")

@@ -9,8 +9,7 @@
 Objects have the names of the files of a store. A segment's index is created last, so a remote segment exists whole or not
 at all; a pulled one appears by a rename. A segment is removed only when every row of it is in one of newer name: merged
 segments are newer than their sources, and two machines that tidy at once never remove each other's copy. Everything may
-be killed and run twice.
-"""
+be killed and run twice."""
 
 from __future__ import annotations
 
@@ -34,6 +33,7 @@ from storage.features.segments import INDEX, delete_segment, is_segment_name, re
 from storage.features.store import FeatureStore
 from storage.files.atomic import write_bytes
 
+_REMEDY = "'longtake features verify' tells whether it is the local one; remove that segment and run again"
 _GROUP = "zarr.json"
 _SEGMENT_FILE = re.compile(r"zarr\.json|index\.parquet|data/zarr\.json|data/c(\.\d{1,12})+")
 _NOTE_FILE = re.compile(r"imports/(\d{8}T\d{12}-[0-9a-f]{16}/)?zarr\.json")
@@ -177,10 +177,8 @@ class Mirror:
                 raise SegmentGone(segment) from None
             path = f"{self._name}/{segment}/{file}"
             if not self._objects.create(path, data) and self._objects.get(path) != data:
-                raise Mismatch(
-                    f"{self.url}/{segment}/{file} has other content than the one in {self.local}; one of them is damaged: "
-                    "'longtake features verify' tells whether it is the local one; remove that segment and run again"
-                )
+                what = f"has other content than the one in {self.local}; one of them is damaged"
+                raise Mismatch(f"{self.url}/{segment}/{file} {what}: {_REMEDY}")
             return len(data)
 
         yield from _in_parallel(send, [file for file in files if file != INDEX])
@@ -188,8 +186,7 @@ class Mirror:
 
     def _remove(self, segment: str) -> None:
         """The index goes first: without it the rest is no segment any more."""
-        index = f"{self._name}/{segment}/{INDEX}"
-        self._objects.delete([index])
+        self._objects.delete([f"{self._name}/{segment}/{INDEX}"])
         self._objects.delete([entry.path for entry in self._objects.below(f"{self._name}/{segment}/")])
 
     def _listed(self) -> dict[str, dict[str, ObjectInfo]]:
@@ -224,10 +221,8 @@ class Mirror:
         try:
             return {} if data is None else index_rows(data)
         except pa.ArrowException as error:
-            raise StorageError(
-                f"the index of segment {segment} in {self.local} or at {self.url} cannot be read ({error}); 'longtake "
-                "features verify' tells whether it is the local one; remove that segment and run again"
-            ) from error
+            what = f"the index of segment {segment} in {self.local} or at {self.url} cannot be read ({error})"
+            raise StorageError(f"{what}; {_REMEDY}") from error
 
     def _ensure_remote_store(self) -> None:
         """Make the remote store, or see that the one there is of the same extractor."""
@@ -241,16 +236,11 @@ class Mirror:
     def _require_same(self, group: bytes) -> None:
         mine, (key, dtype, feature_shape) = FeatureStore.open(self.local), _identity(group, self.url)
         there = (key, dtype, mine.feature_shape if feature_shape is None else feature_shape)
-        here = (
-            mine.provenance.get("extractor_key"),
-            mine.dtype.name,
-            feature_shape if mine.feature_shape is None else mine.feature_shape,
-        )
+        shape = feature_shape if mine.feature_shape is None else mine.feature_shape
+        here = (mine.provenance.get("extractor_key"), mine.dtype.name, shape)
         if there != here:
-            raise Mismatch(
-                f"{self.url} holds features of (extractor key, dtype, shape of a step) {there}, {self.local} of {here}; "
-                "give one of them another name or place"
-            )
+            what = f"features of (extractor key, dtype, shape of a step) {there}, {self.local} of {here}"
+            raise Mismatch(f"{self.url} holds {what}; give one of them another name or place")
 
     def _fetch_notes(self) -> None:
         """What was imported. Notes never change, so one that is here is right."""
@@ -272,10 +262,11 @@ def _is_left_behind(files: Mapping[str, ObjectInfo]) -> bool:
     return INDEX not in files and datetime.now(UTC) - max(entry.at for entry in files.values()) > _LEFT_BEHIND
 
 
+_Copy = Callable[[str, dict[str, int]], Iterator[int]]
+
+
 def _copy_all(
-    copy: Callable[[str, dict[str, int]], Iterator[int]],
-    segments: Mapping[str, dict[str, int]],
-    progress: ProgressCallback | None,
+    copy: _Copy, segments: Mapping[str, dict[str, int]], progress: ProgressCallback | None
 ) -> tuple[int, int]:
     """Copy segments (name -> sizes of its files), oldest first -> how many, how many bytes."""
     done, total = 0, sum(sum(sizes.values()) for sizes in segments.values())

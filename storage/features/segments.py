@@ -6,8 +6,7 @@
                       index.parquet     which video lies where; renamed in last, so only an indexed row exists
 
 A segment is never changed once its index is there. `written` in the index says when a row was first written; it travels
-with the row through merging, so that "the newest row" means the same before and after.
-"""
+with the row through merging, so that "the newest row" means the same before and after."""
 
 from __future__ import annotations
 
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -32,6 +32,7 @@ from zarr.storage import LocalStore
 
 from storage.errors import wrap_os_errors
 from storage.files.atomic import sync_file, sync_folder, write_parquet
+from storage.files.parent_watch import is_running
 
 CHUNK_BYTES = 12_000_000
 INDEX = "index.parquet"
@@ -44,17 +45,12 @@ _NAME = re.compile(rf"(?P<stamp>\d{{20}})-{_WRITER}")
 _STAGED_NAME = re.compile(re.escape(_STAGED) + _WRITER)
 
 INDEX_SCHEMA = pa.schema(
-    [
-        ("video_id", pa.string()),
-        ("video_key", pa.string()),
-        ("start", pa.int64()),
-        ("length", pa.int64()),
-        ("pts", pa.list_(pa.float64())),
-        ("crc32", pa.uint32()),
-        ("damaged", pa.bool_()),
-        ("written", pa.int64()),
-    ]
+    {"video_id": "string", "video_key": "string", "start": "int64", "length": "int64"}
+    | {"pts": pa.list_(pa.float64()), "crc32": "uint32", "damaged": "bool", "written": "int64"}
 )
+_LAYOUT: dict[str, Any] = {"compressors": None, "filters": None, "fill_value": np.nan}
+_LAYOUT |= {"chunk_key_encoding": {"name": "default", "separator": "."}, "config": {"write_empty_chunks": True}}
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +82,17 @@ def is_segment_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def write_segment(store: Path, rows: Sequence[FeatureRow], feature_shape: tuple[int, ...], dtype: np.dtype) -> Path:
+def write_segment(store: Path, rows: Sequence[FeatureRow], feature_shape: Shape, dtype: np.dtype) -> Path:
     """Publish rows as one new segment -> its folder. Arrays first, fsync, then the index."""
     with wrap_os_errors(store):
         segment, stamp = _new_segment(store)
-        published = False
         try:
             _write_arrays(segment, rows, feature_shape, dtype)
             _sync_tree(segment)
             write_parquet(segment / INDEX, _index_table(rows, stamp))
-            published = True
-        finally:
-            if not published:
-                delete_segment(segment)
+        except BaseException:
+            delete_segment(segment)
+            raise
         sync_folder(store)
     return segment
 
@@ -141,13 +135,8 @@ def is_abandoned(segment: Path) -> bool:
 
 
 def _has_no_writer(folder: Path, name: re.Match[str]) -> bool:
-    if name["machine"] == _machine():
-        try:
-            os.kill(int(name["pid"]), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:  # alive, and another user's
-            pass
+    if name["machine"] == _machine() and not is_running(int(name["pid"])):
+        return True
     try:
         return time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS
     except FileNotFoundError:
@@ -159,13 +148,11 @@ def remove_leftovers(store: Path) -> int:
     abandoned = [store / name for name in segment_names(store) if is_abandoned(store / name)]
     for segment in abandoned:
         delete_segment(segment)
-    names = ((path, _STAGED_NAME.fullmatch(path.name)) for path in store.iterdir())
-    half_removed = [
-        path for path, name in names if path.name.startswith(_DEAD) or (name and _has_no_writer(path, name))
-    ]
-    for folder in half_removed:
+    names = [(path, _STAGED_NAME.fullmatch(path.name)) for path in store.iterdir()]
+    dead = [path for path, name in names if path.name.startswith(_DEAD) or (name and _has_no_writer(path, name))]
+    for folder in dead:
         shutil.rmtree(folder, ignore_errors=True)
-    return len(abandoned) + len(half_removed)
+    return len(abandoned) + len(dead)
 
 
 def _new_segment(store: Path) -> tuple[Path, int]:
@@ -190,26 +177,17 @@ def _machine() -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
 
 
-def _write_arrays(segment: Path, rows: Sequence[FeatureRow], feature_shape: tuple[int, ...], dtype: np.dtype) -> None:
+def _write_arrays(segment: Path, rows: Sequence[FeatureRow], feature_shape: Shape, dtype: np.dtype) -> None:
     total = sum(len(row.array) for row in rows)
     row_bytes = dtype.itemsize * int(np.prod(feature_shape, dtype=np.int64))
     # Chunks of equal size: zarr stores the last one whole, so a short last chunk would be mostly padding.
     count = max(1, -(-total * row_bytes // CHUNK_BYTES))
     chunk_rows = max(1, -(-total // count))
     group = zarr.create_group(store=LocalStore(segment), zarr_format=3)
-    array = group.create_array(
-        DATA,
-        shape=(total, *feature_shape),
-        chunks=(chunk_rows, *feature_shape),
-        dtype=dtype,
-        compressors=None,
-        filters=None,
-        fill_value=np.nan,
-        chunk_key_encoding={"name": "default", "separator": "."},
-        config={"write_empty_chunks": True},
-    )
+    shape, chunk_shape = (total, *feature_shape), (chunk_rows, *feature_shape)
+    array = group.create_array(DATA, shape=shape, chunks=chunk_shape, dtype=dtype, **_LAYOUT)
     at = 0
-    for chunk in _chunks(rows, np.empty((chunk_rows, *feature_shape), dtype)):
+    for chunk in _chunks(rows, np.empty(chunk_shape, dtype)):
         array[at : at + len(chunk)] = chunk
         at += len(chunk)
 
@@ -232,25 +210,15 @@ def _chunks(rows: Sequence[FeatureRow], buffer: np.ndarray) -> Iterator[np.ndarr
 
 def _index_table(rows: Sequence[FeatureRow], stamp: int) -> pa.Table:
     lengths = np.array([len(row.array) for row in rows], np.int64)
-    columns = [
-        [row.video_id for row in rows],
-        [row.video_key for row in rows],
-        np.cumsum(lengths) - lengths,
-        lengths,
-        [row.pts for row in rows],
-        [row.crc32 for row in rows],
-        [row.damaged for row in rows],
-        [stamp if row.written is None else row.written for row in rows],
-    ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, INDEX_SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=INDEX_SCHEMA)
+    columns: dict[str, Any] = {"start": np.cumsum(lengths) - lengths, "length": lengths}
+    columns["written"] = [stamp if row.written is None else row.written for row in rows]
+    for name in ("video_id", "video_key", "pts", "crc32", "damaged"):
+        columns[name] = [getattr(row, name) for row in rows]
+    return pa.table([pa.array(columns[field.name], field.type) for field in INDEX_SCHEMA], schema=INDEX_SCHEMA)
 
 
 def _sync_tree(folder: Path) -> None:
     """fsync every file and then every folder below and including `folder`: LocalStore leaves that to its caller."""
     for path in sorted(folder.rglob("*"), reverse=True):  # children sort after their parents
-        if path.is_dir():
-            sync_folder(path)
-        else:
-            sync_file(path)
+        (sync_folder if path.is_dir() else sync_file)(path)
     sync_folder(folder)

@@ -5,8 +5,7 @@
     <store>/imports/        what was imported, if anything was (importing.py)
 
 Write with `store.writer()`, read with `store.view()`. Nothing shared is ever changed in place: writers add segments of
-their own, compaction adds merged ones before it removes their sources, and a view keeps what it has opened.
-"""
+their own, compaction adds merged ones before it removes their sources, and a view keeps what it has opened."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from storage.errors import Mismatch, MissingFeatures, StorageError, wrap_os_erro
 from storage.features import maintenance
 from storage.features.maintenance import Compaction, ProgressCallback
 from storage.features.reader import FeatureSegment, SegmentGone
-from storage.features.segments import segment_names
+from storage.features.segments import Shape, segment_names
 from storage.features.view import View, open_view
 from storage.features.writer import PUBLISH_BYTES, PUBLISH_SECONDS, PublishedCallback, SegmentWriter
 from storage.files.atomic import sync_file, sync_folder
@@ -43,16 +42,11 @@ class FeatureStore:
         """What made these features; `extractor_key` identifies it."""
         declared = attributes["longtake_features"]
         self.dtype = np.dtype(declared["dtype"]).newbyteorder("<")
-        self._feature_shape: tuple[int, ...] | None = None if declared["tail"] is None else tuple(declared["tail"])
+        self._feature_shape: Shape | None = None if declared["tail"] is None else tuple(declared["tail"])
 
     @classmethod
     def create(
-        cls,
-        path: Path,
-        *,
-        provenance: dict[str, Any],
-        feature_shape: tuple[int, ...] | None = None,
-        dtype: FeatureDType = "float16",
+        cls, path: Path, provenance: dict[str, Any], feature_shape: Shape | None = None, dtype: FeatureDType = "float16"
     ) -> FeatureStore:
         """Make the store, or open the one that is there if it has the same provenance["extractor_key"].
 
@@ -81,17 +75,14 @@ class FeatureStore:
             attributes = json.loads((path / "zarr.json").read_bytes())["attributes"]
             found = attributes["longtake_features"]["format"]
         except (FileNotFoundError, NotADirectoryError):
-            raise MissingFeatures(
-                f"no feature store at {path}; run 'longtake extract' or 'longtake features import'"
-            ) from None
+            remedy = "run 'longtake extract' or 'longtake features import'"
+            raise MissingFeatures(f"no feature store at {path}; {remedy}") from None
         except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(
-                f"{path / 'zarr.json'} is damaged or no Longtake feature store ({error!r}); remove {path} and run again"
-            ) from error
+            what = f"is damaged or no Longtake feature store ({error!r})"
+            raise StorageError(f"{path / 'zarr.json'} {what}; remove {path} and run again") from error
         if found != FORMAT:
-            raise StorageError(
-                f"{path} is a feature store of format {found}, this Longtake reads {FORMAT}; remove it and run again"
-            )
+            what = f"a feature store of format {found}, this Longtake reads {FORMAT}"
+            raise StorageError(f"{path} is {what}; remove it and run again")
         return cls(path, attributes)
 
     @property
@@ -100,7 +91,7 @@ class FeatureStore:
         return str(self.provenance.get("name", self.path.name))
 
     @property
-    def feature_shape(self) -> tuple[int, ...] | None:
+    def feature_shape(self) -> Shape | None:
         """The shape of one step; None until the first row is written, if it was not declared."""
         if self._feature_shape is None:
             for name in segment_names(self.path):
@@ -153,11 +144,10 @@ class FeatureStore:
         """The hash of what can be read, whatever was killed, resumed, merged or written in another order."""
         return self.view().digest()
 
-    def _require(self, extractor_key: str, feature_shape: tuple[int, ...] | None, dtype: str) -> None:
+    def _require(self, extractor_key: str, feature_shape: Shape | None, dtype: str) -> None:
         mine = (self.provenance.get("extractor_key"), self.dtype.name, self.feature_shape)
         asked = (extractor_key, dtype, feature_shape if feature_shape is not None else mine[2])
-        if mine[0] != asked[0] or mine[1] != asked[1] or (mine[2] is not None and mine[2] != asked[2]):
-            raise Mismatch(
-                f"{self.path} holds features of (extractor key, dtype, shape of a step) {mine}, not of {asked}; "
-                "give the other extractor a store of its own, or remove this one"
-            )
+        if mine[:2] != asked[:2] or mine[2] not in (None, asked[2]):
+            what = f"features of (extractor key, dtype, shape of a step) {mine}, not of {asked}"
+            remedy = "give the other extractor a store of its own, or remove this one"
+            raise Mismatch(f"{self.path} holds {what}; {remedy}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,10 @@ from storage.features.segments import FeatureRow, segment_names
 from storage.files.hashing import digest_rows
 
 _ATTEMPTS = 20  # each one lost means that a whole compaction was published in between
+_TABLE = pa.schema(
+    {"video_id": "string", "video_key": "string", "length": "int64"}
+    | {"crc32": "uint32", "damaged": "bool", "written": "int64", "segment": "string"}
+)
 
 
 class View:
@@ -25,10 +30,7 @@ class View:
     Rows are numbered from 0, oldest first."""
 
     def __init__(self, path: Path, name: str, segments: list[FeatureSegment], feature_shape: tuple[int, ...] | None):
-        self.path = path
-        self.name = name
-        self.segments = segments
-        self.feature_shape = feature_shape
+        self.path, self.name, self.segments, self.feature_shape = path, name, segments, feature_shape
         sizes = [len(segment.ids) for segment in segments]
         segment_index = np.repeat(np.arange(len(segments)), sizes)
         row_index = np.concatenate([np.arange(size) for size in sizes]) if sizes else np.zeros(0, np.int64)
@@ -77,10 +79,8 @@ class View:
             arrays = [newest[i] if i in newest else self._load(i) for i in ids]
         else:
             known = self._known
-            arrays = [
-                row[1] if (row := known.get(i)) is not None and row[0] == keys.get(i) else self._load(i, keys.get(i))
-                for i in ids
-            ]
+            read = ((i, keys.get(i), known.get(i)) for i in ids)
+            arrays = [row[1] if row is not None and row[0] == key else self._load(i, key) for i, key, row in read]
         lengths = [len(array) for array in arrays]
         T = max([1, *lengths]) if length is None else length
         out = np.empty((len(arrays), T, *(self.feature_shape or ())), dtype)
@@ -131,25 +131,16 @@ class View:
         """One line per row (video id, key): length, crc32, damaged, written, and the segment it lies in."""
         live = self.live()
         rows = [(self.segments[self._segment_index[n]], self._row_index[n]) for n in live]
-        return pa.table(
-            {
-                "video_id": pa.array([self._ids[n] for n in live], pa.string()),
-                "video_key": pa.array([self._keys[n] for n in live], pa.string()),
-                "length": pa.array([self._lengths[n] for n in live], pa.int64()),
-                "crc32": pa.array([segment.crc32s[n] for segment, n in rows], pa.uint32()),
-                "damaged": pa.array([bool(segment.damaged[n]) for segment, n in rows], pa.bool_()),
-                "written": pa.array([segment.written[n] for segment, n in rows], pa.int64()),
-                "segment": pa.array([segment.path.name for segment, _ in rows], pa.string()),
-            }
-        )
+        columns: list[list[Any]] = [[known[n] for n in live] for known in (self._ids, self._keys, self._lengths)]
+        columns += [[s.crc32s[n] for s, n in rows], [bool(s.damaged[n]) for s, n in rows]]
+        columns += [[s.written[n] for s, n in rows], [s.path.name for s, _ in rows]]
+        return pa.table([pa.array(c, field.type) for c, field in zip(columns, _TABLE, strict=True)], schema=_TABLE)
 
     def digest(self) -> str:
         """The hash of what can be read, however it was written: sorted ids, keys, checksums and shapes."""
-        rows = sorted((*self.locate(n), self._lengths[n]) for n in self.live())
-        return digest_rows(
-            (video_id, key, str(self.segments[segment].crc32s[row]), str((length, *(self.feature_shape or ()))))
-            for video_id, key, segment, row, length in rows
-        )
+        rows, step = sorted((*self.locate(n), self._lengths[n]) for n in self.live()), self.feature_shape or ()
+        found = ((id, key, self.segments[segment].crc32s[row], length) for id, key, segment, row, length in rows)
+        return digest_rows((id, key, str(crc32), str((length, *step))) for id, key, crc32, length in found)
 
     def live(self) -> list[int]:
         """The numbers of the rows that count: the newest of every (id, key), oldest first."""
@@ -179,14 +170,11 @@ class View:
         if n is not None:
             return n
         if video_key is not None and video_id in self._newest:
-            raise MissingFeatures(
-                f"the '{self.name}' features of {video_id} in {self.path} belong to another version of the video "
-                f"(there is none of key {video_key}); run 'longtake extract'"
-            )
-        raise MissingFeatures(
-            f"no '{self.name}' features for {video_id} in {self.path}; add '{self.name}' to the recipe's features "
-            "and run 'longtake extract'"
-        )
+            why = f"belong to another version of the video (there is none of key {video_key})"
+            found = f"the '{self.name}' features of {video_id} in {self.path}"
+            raise MissingFeatures(f"{found} {why}; run 'longtake extract'")
+        remedy = f"add '{self.name}' to the recipe's features and run 'longtake extract'"
+        raise MissingFeatures(f"no '{self.name}' features for {video_id} in {self.path}; {remedy}")
 
 
 def open_view(path: Path, name: str, feature_shape: tuple[int, ...] | None) -> View:
@@ -203,16 +191,11 @@ def open_view(path: Path, name: str, feature_shape: tuple[int, ...] | None) -> V
             if segment.shape and feature_shape is None:
                 feature_shape = segment.feature_shape
             if segment.shape and segment.feature_shape != feature_shape:
-                raise StorageError(
-                    f"segment {segment.path} holds rows of shape [L, {_dims(segment.feature_shape)}] in a store of "
-                    f"[L, {_dims(feature_shape or ())}]; remove that folder and run again: only its videos are recomputed"
-                )
+                theirs, ours = (", ".join(map(str, shape or ())) for shape in (segment.feature_shape, feature_shape))
+                found = f"segment {segment.path} holds rows of shape [L, {theirs}] in a store of [L, {ours}]"
+                raise StorageError(f"{found}; remove that folder and run again: only its videos are recomputed")
         return View(path, name, segments, feature_shape)
     raise StorageError(f"{path} changed {_ATTEMPTS} times while it was being opened; run the same command again")
-
-
-def _dims(feature_shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, feature_shape))
 
 
 def _joined(segments: list[FeatureSegment], column: str, dtype: npt.DTypeLike) -> np.ndarray:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.errors import BadInput
 from storage.features.reader import FeatureSegment, SegmentGone
-from storage.features.segments import FeatureRow, delete_segment, remove_leftovers, row_crc32, write_segment
+from storage.features.segments import FeatureRow, Shape, delete_segment, remove_leftovers, row_crc32, write_segment
 from storage.records import check_video_id
 
 PUBLISH_BYTES = 64_000_000
@@ -22,6 +24,7 @@ PublishedCallback = Callable[[Path, Sequence[Path]], None]
 """Called with a segment that is safely on disk and those whose rows it took over, which are gone."""
 
 
+@dataclass
 class SegmentWriter:
     """Adds rows to a store. Any number of writers, in threads or processes, may work on one store, one thread each.
 
@@ -31,26 +34,19 @@ class SegmentWriter:
     Leaving the `with` block publishes the rest, unless by an exception. `published` is called with
     every segment, for example to copy it elsewhere; if it fails, the rows are on disk all the same."""
 
-    def __init__(
-        self,
-        store: Path,
-        feature_shape: tuple[int, ...] | None,
-        dtype: np.dtype,
-        publish_bytes: int = PUBLISH_BYTES,
-        publish_seconds: float = PUBLISH_SECONDS,
-        published: PublishedCallback | None = None,
-    ):
-        self._store = store
-        self._feature_shape = feature_shape
-        self._dtype = dtype
-        self._publish_bytes = publish_bytes
-        self._publish_seconds = publish_seconds
-        self._published = published
+    store: Path
+    feature_shape: Shape | None
+    dtype: np.dtype
+    publish_bytes: int = PUBLISH_BYTES
+    publish_seconds: float = PUBLISH_SECONDS
+    published: PublishedCallback | None = None
+
+    def __post_init__(self) -> None:
         self._rows: list[FeatureRow] = []
         self._bytes = 0
         self._small: list[Path] = []
         self._published_at = time.monotonic()
-        remove_leftovers(store)
+        remove_leftovers(self.store)
 
     def __enter__(self) -> Self:
         return self
@@ -60,31 +56,41 @@ class SegmentWriter:
             self.close()
 
     def add(
-        self,
-        video_id: str,
-        video_key: str,
-        array: np.ndarray,
-        pts: Sequence[float] | np.ndarray | None = None,
-        damaged: bool = False,
+        self, video_id: str, video_key: str, array: np.ndarray, pts: npt.ArrayLike | None = None, damaged: bool = False
     ) -> None:
         """Take one video's features [L, *feature_shape] (copied; L may be 0) and the time of each step, (L,) seconds."""
-        row = self._checked(video_id, video_key, array, pts, damaged)
-        self._feature_shape = row.array.shape[1:]
-        self._rows.append(row)
-        self._bytes += row.array.nbytes
+        check_video_id(video_id)
+        if array.ndim < 2 or 0 in array.shape[1:] or array.dtype.kind not in "fiu":
+            found = f"{array.dtype}{list(array.shape)}"
+            raise BadInput(f"the features of {video_id} are {found}; numbers [L, D] are needed")
+        if self.feature_shape not in (None, array.shape[1:]):
+            held = ", ".join(map(str, self.feature_shape or ()))
+            what = f"the features of {video_id} have shape {list(array.shape)}, but {self.store} holds [L, {held}]"
+            raise BadInput(f"{what}; give another extractor or import a store of its own")
+        with np.errstate(over="ignore"):
+            values = np.array(array, self.dtype, order="C", copy=True)
+        if not np.isfinite(values).all():
+            cause = f"values beyond the range of {self.dtype.name}" if np.isfinite(array).all() else "NaN or infinity"
+            raise BadInput(f"the features of {video_id} hold {cause}; they are not stored: check what made them")
+        times = None if pts is None else np.asarray(pts, np.float64)
+        if times is not None and times.shape != values.shape[:1]:
+            raise BadInput(f"{video_id} has {len(values)} feature rows but {times.size} times; they must match")
+        self.feature_shape = values.shape[1:]
+        self._rows.append(FeatureRow(video_id, video_key, values, times, row_crc32(values), damaged))
+        self._bytes += values.nbytes
         waited = time.monotonic() - self._published_at
-        if self._bytes >= self._publish_bytes or waited >= self._publish_seconds:
+        if self._bytes >= self.publish_bytes or waited >= self.publish_seconds:
             self.flush()
 
     def flush(self) -> None:
         """Publish what was added; it is on disk and visible when this returns."""
-        if self._rows and self._feature_shape is not None:
-            segment = write_segment(self._store, self._rows, self._feature_shape, self._dtype)
-            if self._bytes < self._publish_bytes:
+        if self._rows and self.feature_shape is not None:
+            segment = write_segment(self.store, self._rows, self.feature_shape, self.dtype)
+            if self._bytes < self.publish_bytes:
                 self._small.append(segment)
             self._rows, self._bytes = [], 0
-            if self._published:
-                self._published(segment, ())
+            if self.published:
+                self.published(segment, ())
         if len(self._small) >= _MANY_SMALL:
             self._merge_small()
         self._published_at = time.monotonic()
@@ -104,38 +110,10 @@ class SegmentWriter:
             return
         rows = [segment.row(n) for segment in opened if segment is not None for n in range(len(segment.ids))]
         if rows:
-            merged = write_segment(self._store, rows, rows[0].array.shape[1:], self._dtype)
+            merged = write_segment(self.store, rows, rows[0].array.shape[1:], self.dtype)
             sources = self._small
             for path in sources:
                 delete_segment(path)
-            self._small = [merged] if sum(row.array.nbytes for row in rows) < self._publish_bytes else []
-            if self._published:
-                self._published(merged, sources)
-
-    def _checked(
-        self,
-        video_id: str,
-        video_key: str,
-        array: np.ndarray,
-        pts: Sequence[float] | np.ndarray | None,
-        damaged: bool,
-    ) -> FeatureRow:
-        check_video_id(video_id)
-        if array.ndim < 2 or 0 in array.shape[1:] or array.dtype.kind not in "fiu":
-            raise BadInput(
-                f"the features of {video_id} are {array.dtype}{list(array.shape)}; numbers [L, D] are needed"
-            )
-        if self._feature_shape is not None and array.shape[1:] != self._feature_shape:
-            raise BadInput(
-                f"the features of {video_id} have shape {list(array.shape)}, but {self._store} holds "
-                f"[L, {', '.join(map(str, self._feature_shape))}]; give another extractor or import a store of its own"
-            )
-        with np.errstate(over="ignore"):
-            values = np.array(array, self._dtype, order="C", copy=True)
-        if not np.isfinite(values).all():
-            cause = f"values beyond the range of {self._dtype.name}" if np.isfinite(array).all() else "NaN or infinity"
-            raise BadInput(f"the features of {video_id} hold {cause}; they are not stored: check what made them")
-        times = None if pts is None else np.asarray(pts, np.float64)
-        if times is not None and times.shape != values.shape[:1]:
-            raise BadInput(f"{video_id} has {len(values)} feature rows but {times.size} times; they must match")
-        return FeatureRow(video_id, video_key, values, times, row_crc32(values), damaged)
+            self._small = [merged] if sum(row.array.nbytes for row in rows) < self.publish_bytes else []
+            if self.published:
+                self.published(merged, sources)

@@ -30,7 +30,6 @@ def read_through(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: OSError) -> TransientError:
-    return TransientError(
-        f"cannot read {path}: {error.strerror or error}; check the disk or network that it lies on, then run the same "
-        "command. If this file alone stays unreadable, take it out of the folder"
-    )
+    remedy = "check the disk or network that it lies on, then run the same command"
+    alone = "If this file alone stays unreadable, take it out of the folder"
+    return TransientError(f"cannot read {path}: {error.strerror or error}; {remedy}. {alone}")

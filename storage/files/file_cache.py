@@ -39,6 +39,7 @@ create table if not exists cuts (
 _TRUST_AFTER_NS = 2_000_000_000  # a file younger than this when hashed may change again within its mtime's resolution
 _BATCH = 256
 _PATIENCE = 120.0  # seconds to wait for another process that writes
+Progress = Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,7 @@ class FileCache:
         except sqlite3.DatabaseError as error:
             raise StorageError(f"{self.path} is damaged ({error}); delete it: all of it will be found again") from error
 
-    def fingerprint(
-        self, root: Path, sources: Iterable[str], progress: Callable[[int, int], None] | None = None
-    ) -> dict[str, str | None]:
+    def fingerprint(self, root: Path, sources: Iterable[str], progress: Progress = None) -> dict[str, str | None]:
         """Content hash of every source below root (None: not readable). Unchanged files cost a stat each. TransientError if a
         disk or network fails: a file that cannot be read for a moment must not look like one that is gone."""
         with self._open() as db:
@@ -93,17 +92,12 @@ class FileCache:
                     keys[source] = seen[3]
                 else:
                     unknown.append((source, stat))
-            self._hash(db, root, unknown, keys, progress)
-            return keys
+            return keys | self._hash(db, root, unknown, progress)
 
     @staticmethod
     def _hash(
-        db: sqlite3.Connection,
-        root: Path,
-        unknown: list[tuple[str, os.stat_result]],
-        keys: dict[str, str | None],
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
+        db: sqlite3.Connection, root: Path, unknown: list[tuple[str, os.stat_result]], progress: Progress
+    ) -> dict[str, str | None]:
         def hashed(item: tuple[str, os.stat_result]) -> str | None:
             try:
                 return digest_file(root / item[0])
@@ -111,6 +105,7 @@ class FileCache:
                 _raise_if_transient(root / item[0], error)
                 return None
 
+        keys: dict[str, str | None] = {}
         with ThreadPoolExecutor(4) as pool:
             for start in range(0, len(unknown), _BATCH):
                 batch = unknown[start : start + _BATCH]
@@ -121,11 +116,10 @@ class FileCache:
                     keys[source] = key
                     if key and now - stat.st_mtime_ns > _TRUST_AFTER_NS:
                         rows.append((str(root), source, stat.st_size, stat.st_mtime_ns, stat.st_ino, key))
-                db.execute("begin")
-                db.executemany("insert or replace into files values (?,?,?,?,?,?)", rows)
-                db.execute("commit")
+                _execute_many(db, "insert or replace into files values (?,?,?,?,?,?)", rows)
                 if progress:
                     progress(start + len(batch), len(unknown))
+        return keys
 
     def probes(self, keys: Iterable[str], version: int, times: bool = True) -> dict[str, CachedProbe]:
         """What is known of the files with these content hashes; `times=False` leaves the presentation times out."""
@@ -137,26 +131,21 @@ class FileCache:
                 column = "pts" if times else "null"
                 query = f"select key, facts, {column}, bad_kind, bad_reason from probes where version=? and key in ({marks})"  # noqa: S608
                 for key, metadata, pts, kind, reason in db.execute(query, (version, *batch)):
-                    found[key] = CachedProbe(
-                        json.loads(metadata) if metadata else None, _unpack(pts), kind or "", reason or ""
-                    )
+                    loaded = json.loads(metadata) if metadata else None
+                    found[key] = CachedProbe(loaded, _unpack(pts), kind or "", reason or "")
         return found
 
     def note_probes(self, found: Mapping[str, CachedProbe], version: int) -> None:
-        rows = [
-            (key, version, json.dumps(p.metadata) if p.metadata else None, _pack(p.pts), p.bad_kind, p.bad_reason)
-            for key, p in found.items()
-        ]
+        rows = []
+        for key, p in found.items():
+            metadata = json.dumps(p.metadata) if p.metadata else None
+            rows.append((key, version, metadata, _pack(p.pts), p.bad_kind, p.bad_reason))
         with self._open() as db:
-            db.execute("begin")
-            db.executemany("insert or replace into probes values (?,?,?,?,?,?)", rows)
-            db.execute("commit")
+            _execute_many(db, "insert or replace into probes values (?,?,?,?,?,?)", rows)
 
     def forget_probes(self, keys: Iterable[str], version: int) -> None:
         with self._open() as db:
-            db.execute("begin")
-            db.executemany("delete from probes where key = ? and version = ?", [(key, version) for key in keys])
-            db.execute("commit")
+            _execute_many(db, "delete from probes where key = ? and version = ?", [(key, version) for key in keys])
 
     def cuts(self, keys: Iterable[str], version: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """content hash -> moments (N,) and strengths (N,) of the cuts, of the files that were scanned."""
@@ -188,6 +177,13 @@ class FileCache:
             db.execute("delete from failures where extractor_key = ?", (extractor_key,))
 
 
+def _execute_many(db: sqlite3.Connection, statement: str, rows: list[Any]) -> None:
+    """In one transaction."""
+    db.execute("begin")
+    db.executemany(statement, rows)
+    db.execute("commit")
+
+
 def _raise_if_transient(path: Path, error: OSError) -> None:
     """Only what stays is a reason to leave a file out."""
     if is_transient(error):
@@ -212,13 +208,8 @@ def _set_up(db: sqlite3.Connection) -> None:
 
 def _pack(pts: np.ndarray | None) -> bytes | None:
     """Times in nanoseconds, as differences, deflated: a constant frame rate takes a few bytes."""
-    if pts is None:
-        return None
-    nanos = np.round(pts * 1e9).astype(np.int64)
-    return zlib.compress(np.diff(nanos, prepend=0).tobytes())
+    return None if pts is None else zlib.compress(np.diff(np.round(pts * 1e9).astype(np.int64), prepend=0).tobytes())
 
 
 def _unpack(blob: bytes | None) -> np.ndarray | None:
-    if blob is None:
-        return None
-    return np.cumsum(np.frombuffer(zlib.decompress(blob), np.int64)) / 1e9
+    return None if blob is None else np.cumsum(np.frombuffer(zlib.decompress(blob), np.int64)) / 1e9

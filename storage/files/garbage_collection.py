@@ -37,8 +37,7 @@ def find_garbage(workspace: Workspace, keep: int = 1) -> list[GarbageItem]:
     kept_stores = {store for run in runs for store in run.stores}
     kept_stores |= {f"{USER_FILES}/{Path(store).name}" for store in kept_stores}
     found = []
-    artifacts = workspace.root / "artifacts"
-    for folder in sorted(artifacts.glob("*/*")):
+    for folder in sorted((workspace.root / "artifacts").glob("*/*")):
         stage, key = folder.parent.name, folder.name
         if (stage, key) not in kept_results and not workspace.locked(lock_name(stage, key)):
             found.append(GarbageItem(folder, f"no kept run uses this {stage}", _size(folder)))
@@ -66,7 +65,8 @@ def _left_overs(root: Path, doomed: set[Path]) -> Iterator[Path]:
 def collect(workspace: Workspace, garbage: list[GarbageItem]) -> None:
     """Remove what was found, but for results that a process has begun to recompute since."""
     for item in garbage:
-        if _is_result(workspace, item.path) and workspace.locked(lock_name(item.path.parent.name, item.path.name)):
+        is_result = item.path.parent.parent == workspace.root / "artifacts"
+        if is_result and workspace.locked(lock_name(item.path.parent.name, item.path.name)):
             continue
         with wrap_os_errors(item.path):
             if item.path.is_dir():
@@ -78,10 +78,6 @@ def collect(workspace: Workspace, garbage: list[GarbageItem]) -> None:
 
 def lock_name(stage: str, key: str) -> str:
     return f"{stage}-{key}"
-
-
-def _is_result(workspace: Workspace, path: Path) -> bool:
-    return path.parent.parent == workspace.root / "artifacts"
 
 
 def _size(path: Path) -> int:

@@ -73,11 +73,11 @@ def is_locked(path: Path) -> bool:
 @contextmanager
 def working_file(path: Path, busy: str) -> Iterator[Path]:
     """Make a file that one process at a time works with, and remove it in the end if it still has its name.
-    UsageError, with the message `busy`, if another process holds it."""
+    UsageError, with the message `busy` (of {path}), if another process holds it."""
     while True:
         with path.open("ab") as file:
             if not _try_lock(file.fileno()):
-                raise UsageError(busy)
+                raise UsageError(busy.format(path=path))
             identity = file_identity(file.fileno())
             if file_identity(path) != identity:  # its holder has just renamed or removed it
                 continue

@@ -17,20 +17,21 @@ def end_with_parent(parent: int) -> None:
 
 def end_with_process(pid: int) -> None:
     """End this process once there is no process `pid`, which need not be its parent."""
-
-    def is_running() -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    _end_unless(is_running)
+    _end_unless(lambda: is_running(pid))
 
 
-def _end_unless(is_running: Callable[[], bool]) -> None:
+def is_running(pid: int) -> bool:
+    """Whether there is a process of this number on this machine, anybody's."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError) as error:
+        return isinstance(error, PermissionError)  # alive, and another user's
+    return True
+
+
+def _end_unless(goes_on: Callable[[], bool]) -> None:
     def watch() -> None:
-        while is_running():
+        while goes_on():
             time.sleep(_CHECK_SECONDS)
         os._exit(1)
 

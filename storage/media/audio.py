@@ -28,9 +28,7 @@ BLOCK_SECONDS = 30
 Sound = Generator[NDArray[np.float32], None, None]
 
 
-def stream_audio(
-    path: Path, rate: int = 16000, segment: TimeSpan | None = None, timeout: float = 300.0
-) -> Sound | None:
+def stream_audio(path: Path, rate: int = 16000, segment: TimeSpan | None = None, timeout: float = 300) -> Sound | None:
     """The first sound track as float32 in -1 to 1, mono, `rate` samples per second from the start of the video (or of the
     segment), in blocks of 30 s, the last one shorter; None if the file has no sound. ffmpeg starts with the first block and
     stops when the generator is closed. `timeout` is how many seconds it may be waited for in all. An error in the sound may
@@ -80,9 +78,7 @@ def _blocks(path: Path, command: list[str], size: int, timeout: float) -> Sound:
             raise BadMedia("timeout", f"{path}: its sound was not decoded within {timeout:g} s; convert it") from None
         finally:
             decoder.kill()
-            decoder.wait()
-            if decoder.stdout is not None:
-                decoder.stdout.close()
+            decoder.communicate()  # waits, and closes the pipe
         if code < 0:
             raise BadMedia("crashed", f"{path}: ffmpeg died ({signal.Signals(-code).name}) on its sound; convert it")
         if code:

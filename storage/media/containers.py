@@ -25,6 +25,7 @@ DEMUXERS = (
     *("rm", "wtv", "dv", "ivf", "m4v", "h264", "hevc", "vc1", "mjpeg", "yuv4mpegpipe", "wav", "mp3", "aac", "flac"),
 )
 
+_LOCAL = {"protocol_whitelist": "file", "format_whitelist": ",".join(DEMUXERS), "enable_drefs": "0"}
 _PLAYLISTS = {
     b"#extm3u": "an HLS playlist",
     b"ffconcat": "a concat playlist",
@@ -34,24 +35,18 @@ _PLAYLISTS = {
     b"<mpd": "a DASH manifest",
     b"<smoothstreamingmedia": "a Smooth Streaming manifest",
     b"v=0": "an SDP session",
-    b"http://": "an address on the web",
-    b"https://": "an address on the web",
-    b"rtsp://": "an address on the web",
-    b"rtsptext": "an address on the web",
+    **dict.fromkeys((b"http://", b"https://", b"rtsp://", b"rtsptext"), "an address on the web"),
 }
 
 _PICTURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
 
 # What lies under the names of videos after a download that went wrong, in lower case.
+_ARCHIVES = {b"pk\x03\x04": "ZIP", b"rar!": "RAR", b"7z\xbc\xaf": "7-Zip", b"\x1f\x8b": "gzip"}
+_WEB_PAGE = "a web page, as failed downloads leave behind; download the video again"
 _FOREIGN = {
-    b"<!doctype html": "a web page, as failed downloads leave behind; download the video again",
-    b"<html": "a web page, as failed downloads leave behind; download the video again",
+    **{b"<!doctype html": _WEB_PAGE, b"<html": _WEB_PAGE, b"%pdf": "a PDF document; give the video itself"},
     b"version https://git-lfs": "a Git LFS pointer to a video that was not fetched; run 'git lfs pull'",
-    b"pk\x03\x04": "a ZIP archive; unpack it",
-    b"rar!": "a RAR archive; unpack it",
-    b"7z\xbc\xaf": "a 7-Zip archive; unpack it",
-    b"\x1f\x8b": "a gzip archive; unpack it",
-    b"%pdf": "a PDF document; give the video itself",
+    **{opening: f"a {name} archive; unpack it" for opening, name in _ARCHIVES.items()},
 }
 
 
@@ -63,9 +58,8 @@ def read_header(path: Path) -> bytes:
         if stat.S_ISDIR(status.st_mode):
             raise BadMedia("not_media", f"{path} is a folder; name the video inside it")
         if not stat.S_ISREG(status.st_mode):
-            raise BadMedia(
-                "unsafe", f"{path} is not a regular file (a pipe, socket or device); copy the video to a file"
-            )
+            what = "is not a regular file (a pipe, socket or device)"
+            raise BadMedia("unsafe", f"{path} {what}; copy the video to a file")
         if status.st_size == 0:
             raise BadMedia("empty", f"{path} is empty (0 bytes); copy or download it again")
         with path.open("rb") as file:
@@ -98,15 +92,7 @@ def open_media(path: Path) -> InputContainer:
     """Open a local file for demuxing. Nothing but the file itself can be reached from here."""
     header = read_header(path)
     try:
-        return av.open(
-            f"file:{path.absolute()}",
-            metadata_errors="replace",
-            container_options={
-                "protocol_whitelist": "file",
-                "format_whitelist": ",".join(DEMUXERS),
-                "enable_drefs": "0",
-            },
-        )
+        return av.open(f"file:{path.absolute()}", metadata_errors="replace", container_options=_LOCAL)
     except av.error.FFmpegError as error:
         raise _explain_unopened(path, header, error) from error
 
@@ -143,16 +129,15 @@ def _explain_unopened(path: Path, header: bytes, error: av.error.FFmpegError) ->
     if isinstance(error, OSError) and not isinstance(error, ValueError):
         return BadMedia("unreadable", f"{path} cannot be opened: {error.strerror}; copy or convert it")
     begins = header[:16].decode("latin-1")
-    shown = (
-        f"it begins with '{begins}'" if begins.isascii() and begins.isprintable() else "its first bytes fit no format"
-    )
+    readable = begins.isascii() and begins.isprintable()
+    shown = f"it begins with '{begins}'" if readable else "its first bytes fit no format"
     return BadMedia("not_media", f"{path} is no video that Longtake knows ({shown}); convert or remove it")
 
 
 def _explain_mp4(path: Path) -> BadMedia:
     """Walk the top level of an MP4 file and say where it breaks."""
     size, position = path.stat().st_size, 0
-    reason = "it ends before its index (moov); copy or download it again"
+    reason = "it ends before its index (moov)"
     with path.open("rb") as file:
         while position + 8 <= size:
             file.seek(position)
@@ -163,14 +148,12 @@ def _explain_mp4(path: Path) -> BadMedia:
             if not (label.isascii() and label.isprintable()):
                 what = f"from byte {position} on it makes no sense: it is encrypted or damaged"
                 return BadMedia("undecodable", f"{path} begins as an MP4 file, but {what}; copy or download it again")
-            if position + length > size:
-                end = f"inside its '{label}' part, which should reach byte {position + length}"
-                reason = f"it ends after {size} bytes {end}; copy or download it again"
+            if (end := position + length) > size:
+                reason = f"it ends after {size} bytes inside its '{label}' part, which should reach byte {end}"
                 break
             if name == b"moov":
-                reason = "its index (moov) makes no sense; copy or download it again"
+                reason = "its index (moov) makes no sense"
+            if name == b"moov" or length < 8:
                 break
-            if length < 8:
-                break
-            position += length
-    return BadMedia("truncated", f"{path} is an MP4 file, but {reason}")
+            position = end
+    return BadMedia("truncated", f"{path} is an MP4 file, but {reason}; copy or download it again")

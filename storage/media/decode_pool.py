@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
@@ -25,6 +24,7 @@ from storage.media.decode_worker import START_SECONDS, DecodeProcess, Reply
 
 JobT = TypeVar("JobT")
 AnswerT = TypeVar("AnswerT")
+_Work = Callable[[Any], Iterator[Any]]
 
 MAX_QUEUED_CHUNKS = 8
 """Chunks of one stream that may wait to be taken."""
@@ -36,9 +36,7 @@ class DecodePool:
     """`workers` processes; 0 decodes in this process. `timeout` is how many seconds one job may take."""
 
     def __init__(self, workers: int, timeout: float) -> None:
-        self.workers = workers
-        self.timeout = timeout
-        self.ahead = 2 * workers + 1
+        self.workers, self.timeout, self.ahead = workers, timeout, 2 * workers + 1
         self._idle: queue.SimpleQueue[DecodeProcess] = queue.SimpleQueue()
         self._started: list[DecodeProcess] = []
         self._threads: ThreadPoolExecutor | None = None
@@ -107,13 +105,7 @@ class DecodePool:
             for _, chunks in pending:
                 chunks.cancel()
 
-    def _run_job(
-        self,
-        function: Callable[[JobT], Iterator[AnswerT]],
-        job: JobT,
-        chunks: _ChunkQueue,
-        restart: Callable[[JobT], AnswerT] | None,
-    ) -> None:
+    def _run_job(self, function: _Work, job: Any, chunks: _ChunkQueue, restart: Callable[[Any], Any] | None) -> None:
         """Run one job in a process and queue its chunks; a second time if the process failed."""
         try:
             bad = self._attempt(function, job, chunks.put)
@@ -123,15 +115,13 @@ class DecodePool:
                     chunks.put(restart(job))
                 bad = self._attempt(function, job, chunks.put)
         except Exception as error:  # the caller's thread raises it
-            chunks.put(_Raise(error))
+            chunks.put(error, Reply.ERROR)
             return
         if bad is not None:
             chunks.put(bad)
-        chunks.put(_END)
+        chunks.put(None, Reply.END)
 
-    def _attempt(
-        self, function: Callable[[Any], Iterator[Any]], job: Any, put: Callable[[Any], bool]
-    ) -> BadMedia | None:
+    def _attempt(self, function: _Work, job: Any, put: Callable[[Any], bool]) -> BadMedia | None:
         """Run one job in an idle process and pass its chunks on; BadMedia if the process died or hung, which then is not
         used again."""
         message = ForkingPickler.dumps((function, job))
@@ -149,9 +139,8 @@ class DecodePool:
         except TimeoutError:
             process.kill()
             if not started:  # not the video's fault
-                raise TransientError(
-                    f"a decoder process did not begin within {START_SECONDS:g} s; the machine is too busy: run the same command"
-                ) from None
+                what = f"a decoder process did not begin within {START_SECONDS:g} s"
+                raise TransientError(f"{what}; the machine is too busy: run the same command") from None
             return BadMedia("timeout", f"{job}: no answer within {self.timeout:g} s; the decoder hangs on this file")
         except (EOFError, OSError):
             reason = process.exit_reason()
@@ -166,12 +155,9 @@ class DecodePool:
     def _check_readable(self, job: Any) -> None:
         """Read the job's file to its end, in a process, because reading may hang as well."""
         path = job if isinstance(job, Path) else getattr(job, "path", None)
-        if path is None or self._attempt(read_through, path, lambda _: True) is None:
-            return
-        raise TransientError(
-            f"cannot read {path}: no answer within {self.timeout:g} s; check the disk or network that it lies on, then run "
-            "the same command"
-        )
+        if path is not None and self._attempt(read_through, path, lambda _: True) is not None:
+            what = f"cannot read {path}: no answer within {self.timeout:g} s"
+            raise TransientError(f"{what}; check the disk or network that it lies on, then run the same command")
 
     def _take(self) -> DecodeProcess:
         with suppress(queue.Empty):
@@ -195,31 +181,21 @@ class DecodePool:
         return process
 
 
-_END = object()
-
-
-@dataclass(frozen=True)
-class _Raise:
-    """An exception that is not about the media: raised in the caller's thread."""
-
-    error: Exception
-
-
 class _ChunkQueue:
-    """The chunks of one job on their way from a pool thread to the caller."""
+    """The chunks of one job on their way from a pool thread to the caller; an error is raised in the caller's thread."""
 
     def __init__(self, closed: threading.Event) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue(MAX_QUEUED_CHUNKS)
+        self._queue: queue.Queue[tuple[Reply, Any]] = queue.Queue(MAX_QUEUED_CHUNKS)
         self._closed = closed
         self._cancelled = False
         self.started = False
         """whether a chunk has come"""
 
-    def put(self, chunk: Any) -> bool:
+    def put(self, chunk: Any, kind: Reply = Reply.CHUNK) -> bool:
         """Wait for room; False if nobody wants the chunks any more."""
         while not self._cancelled and not self._closed.is_set():
             with suppress(queue.Full):
-                self._queue.put(chunk, timeout=0.2)
+                self._queue.put((kind, chunk), timeout=0.2)
                 self.started = True
                 return True
         return False
@@ -229,10 +205,10 @@ class _ChunkQueue:
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            while (chunk := self._queue.get()) is not _END:
-                if isinstance(chunk, _Raise):
-                    raise chunk.error
-                yield chunk
+            while (reply := self._queue.get())[0] is not Reply.END:
+                if reply[0] is Reply.ERROR:
+                    raise reply[1]
+                yield reply[1]
         finally:
             self.cancel()
 

@@ -53,15 +53,11 @@ class DecodeProcess:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        none, env = subprocess.DEVNULL, {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps([theirs.fileno(), os.getpid(), sys.path])],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            )
+            handle, err = theirs.fileno(), self._stderr
+            command = [sys.executable, "-c", _PROGRAM, json.dumps([handle, os.getpid(), sys.path])]
+            self._process = subprocess.Popen(command, pass_fds=[handle], stdin=none, stdout=none, stderr=err, env=env)
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self) -> None:
@@ -72,9 +68,8 @@ class DecodeProcess:
                 return
         except (EOFError, OSError):
             if (reason := self.exit_reason()).startswith("SIG"):
-                raise TransientError(
-                    f"a decoder process was ended by {reason} as it started, for want of memory perhaps; run the same command"
-                ) from None
+                what = f"a decoder process was ended by {reason} as it started"
+                raise TransientError(f"{what}, for want of memory perhaps; run the same command") from None
         self.kill()
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines() or [self.exit_reason()]

@@ -98,10 +98,9 @@ def choose_frames(sampling: Sampling, pts: Seconds, segment: TimeSpan | None = N
                 chosen = chosen[_spread(len(chosen), sampling.limit)]
             chosen = chosen[:, None]
         case Clips():
+            centres = np.arange(0, count, sampling.stride or 1, dtype=np.int64)
             if sampling.positions is not None:
                 centres = _spread(count, sampling.positions)
-            else:
-                centres = np.arange(0, count, sampling.stride, dtype=np.int64)
             chosen = centres[:, None] + (np.arange(sampling.length) - sampling.length // 2) * sampling.step
         case Keyframes():
             centres = _spread(count, sampling.count)
@@ -131,10 +130,7 @@ def _frames_of(pts: Seconds, segment: TimeSpan | None) -> tuple[int, int]:
     # The last frame stays on display for as long as the others do; a single picture without end.
     close = float(pts[-1] + np.median(np.diff(pts))) if len(pts) > 1 else float("inf")
     if not start < close:
-        raise BadMedia(
-            "segment_outside",
-            f"the segment {start:g} to {end:g} s starts after the end of the video at {close:.2f} s; "
-            "correct its times in the data set",
-        )
+        reason = f"the segment {start:g} to {end:g} s starts after the end of the video at {close:.2f} s"
+        raise BadMedia("segment_outside", f"{reason}; correct its times in the data set")
     first = int(frames_at(pts, np.array([start]))[0])
     return first, max(first + 1, int(np.searchsorted(pts, end, side="left")))

@@ -161,15 +161,12 @@ def gather(events: Iterable[Event | BadMedia]) -> dict[str, SampledFrames]:
                 raise event
             case EndOfStream():
                 damaged = event.damaged
-    return {
-        name: SampledFrames(
-            images=np.concatenate([np.asarray(chunk.items, np.uint8) for chunk in parts]),
-            pts=np.concatenate([chunk.pts for chunk in parts]),
-            indices=np.concatenate([chunk.indices for chunk in parts]),
-            damaged=damaged,
-        )
-        for name, parts in chunks.items()
-    }
+    frames = {}
+    for name, parts in chunks.items():
+        images = np.concatenate([np.asarray(chunk.items, np.uint8) for chunk in parts])
+        times, indices = (np.concatenate([getattr(chunk, column) for chunk in parts]) for column in ("pts", "indices"))
+        frames[name] = SampledFrames(images, times, indices, damaged)
+    return frames
 
 
 def _stream_frame_chunks(job: DecodeJob, requests: Mapping[str, FrameRequest]) -> Iterator[Event]:
@@ -198,9 +195,8 @@ def _decode_once(
     """One pass; the generator returns the requests whose frames did not all come."""
     collectors = []
     for name, request in requests.items():
-        indices = planned.get(name)
-        if indices is None:
-            indices = choose_frames(request.sampling, probe.pts, job.segment)
+        known = planned.get(name)
+        indices = choose_frames(request.sampling, probe.pts, job.segment) if known is None else known
         collectors.append(_FrameCollector(name, request, indices, probe))
     wanted = np.unique(np.concatenate([collector.indices.ravel() for collector in collectors]))
     near = min(SAME_MOMENT, 0.4 * float(np.diff(probe.pts).min())) if len(probe.pts) > 1 else SAME_MOMENT

@@ -32,8 +32,7 @@ def patches(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 def stream_patches(blocks: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
     """The same patches of a sound that comes in blocks (S,) of any length: (p, 96, 64) as soon as a block completes some.
 
-    Every patch is computed alone, from the same buffer, so its bits do not depend on how the sound was cut.
-    """
+    Every patch is computed alone, from the same buffer, so its bits do not depend on how the sound was cut."""
     held, filled, complete = np.zeros(_SPAN, np.float32), 0, False
     for block in blocks:
         ready, position = [], 0

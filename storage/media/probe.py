@@ -100,7 +100,9 @@ def probe(path: Path) -> Probe:
 def _probe(path: Path) -> Probe:
     kind = picture_format(read_header(path))
     if kind is not None:
-        return _probe_picture(path, kind)
+        _, (height, width, _) = _first_frame(PictureReader(path, kind), path)
+        held = (kind.lower(), kind.lower(), False, np.zeros(1), 0.0, False)
+        return Probe(1, width, height, 1.0, 1.0, 0, *held, is_image=True, reader="picture")
     with open_media(path) as container:
         stream = video_stream(container, path)
         codec, name = stream.codec_context.codec.canonical_name, container.format.name
@@ -123,22 +125,9 @@ def _probe(path: Path) -> Probe:
     small = len(moments) * width * height * 3 <= DECORD_BYTES
     known = name in DECORD_CONTAINERS and codec in DECORD_CODECS and simple and reader.rotation is None
     pts = moments - moments[0]
-    return Probe(
-        frames=len(pts),
-        width=width,
-        height=height,
-        fps=rate,
-        duration=float(pts[-1]) + 1 / rate,
-        rotation=(reader.rotation or 0) % 360,
-        codec=codec,
-        container=name,
-        has_audio=has_audio,
-        pts=pts,
-        start=float(moments[0]),
-        damaged=packets.damaged,
-        is_image=False,
-        reader="decord" if known and whole and even and small else "pyav",
-    )
+    shown = (len(pts), width, height, rate, float(pts[-1]) + 1 / rate, (reader.rotation or 0) % 360)
+    held = (codec, name, has_audio, pts, float(moments[0]), packets.damaged)
+    return Probe(*shown, *held, is_image=False, reader="decord" if known and whole and even and small else "pyav")
 
 
 def open_reader(path: Path, wanted: Indices, probe: Probe) -> tuple[FrameReader, bool]:
@@ -157,26 +146,6 @@ def _can_seek(probe: Probe) -> bool:
     """Whether the container keeps the place and time of its frames, and no two times are alike."""
     apart = len(probe.pts) > 1 and float(np.diff(probe.pts).min()) > 4 * EXACT
     return probe.container in DECORD_CONTAINERS and probe.codec in SEEK_CODECS and apart and not probe.damaged
-
-
-def _probe_picture(path: Path, kind: str) -> Probe:
-    _, (height, width, _) = _first_frame(PictureReader(path, kind), path)
-    return Probe(
-        frames=1,
-        width=width,
-        height=height,
-        fps=1.0,
-        duration=1.0,
-        rotation=0,
-        codec=kind.lower(),
-        container=kind.lower(),
-        has_audio=False,
-        pts=np.zeros(1),
-        start=0.0,
-        damaged=False,
-        is_image=True,
-        reader="picture",
-    )
 
 
 def _demux(container: InputContainer, stream: VideoStream, path: Path) -> _Packets:
@@ -209,12 +178,8 @@ def _demux(container: InputContainer, stream: VideoStream, path: Path) -> _Packe
         raise BadMedia("no_frames", f"{path} has a video stream without a single frame; remove or replace it")
     damaged |= packets < promised or (container.format.name in TIMED_CONTAINERS and end_promised - end > 1.0)
     known = sorted(stamp for stamp in stamps if stamp is not None)
-    return _Packets(
-        moments=np.array([seconds(stamp, stream.time_base) for stamp in known]),
-        count=packets,
-        plain=len(set(known)) == len(stamps),
-        damaged=damaged,
-    )
+    moments = np.array([seconds(stamp, stream.time_base) for stamp in known])
+    return _Packets(moments, packets, len(set(known)) == len(stamps), damaged)
 
 
 def _first_frame(reader: FrameReader, path: Path) -> tuple[float, tuple[int, int, int]]:
@@ -225,7 +190,7 @@ def _first_frame(reader: FrameReader, path: Path) -> tuple[float, tuple[int, int
             if min(height, width) < MIN_SIDE:
                 raise BadMedia("too_small", f"{path} has frames of {width}x{height} pixels: nothing to see; remove it")
             return time, (height, width, channels)
-    raise BadMedia("undecodable", f"{path} has packets, but no frame of it can be decoded; convert or replace it")
+    raise _no_frame_decodes(path)
 
 
 def timeline(path: Path) -> Seconds:
@@ -233,8 +198,12 @@ def timeline(path: Path) -> Seconds:
     with closing(PyavReader(path).frames()) as frames:
         moments = np.array([time for time, _ in frames], dtype=np.float64)
     if not len(moments):
-        raise BadMedia("undecodable", f"{path} has packets, but no frame of it can be decoded; convert or replace it")
+        raise _no_frame_decodes(path)
     return moments
+
+
+def _no_frame_decodes(path: Path) -> BadMedia:
+    return BadMedia("undecodable", f"{path} has packets, but no frame of it can be decoded; convert or replace it")
 
 
 def resize_frame(picture: Picture, size: tuple[int, int]) -> Picture:

@@ -50,9 +50,7 @@ class PyavReader:
     which is quick and not exact: nothing that is stored may come from them."""
 
     def __init__(self, path: Path, size: tuple[int, int] | None = None) -> None:
-        self.path = path
-        self.size = size
-        self.damaged = False
+        self.path, self.size, self.damaged = path, size, False
         self.rotation: int | None = None
         self._to_rgb = VideoReformatter()  # kept: to set it up costs more than to convert a small frame
 
@@ -84,9 +82,8 @@ class PyavReader:
             self.rotation = frame.rotation if matrix else None
             return upright(rgb, matrix) if isinstance(matrix, SideData) else rgb
         except (av.error.FFmpegError, ValueError) as error:
-            raise BadMedia(
-                "undecodable", f"{self.path} has frames that cannot become RGB: {error}; convert it"
-            ) from error
+            words = f"has frames that cannot become RGB: {error}"
+            raise BadMedia("undecodable", f"{self.path} {words}; convert it") from error
 
     def decoded(self, packets: Iterator[av.Packet], stream: av.VideoStream) -> Generator[av.VideoFrame, None, None]:
         """What the packets hold, in the order of display."""
@@ -104,9 +101,8 @@ class PyavReader:
                 self.damaged |= shown > 0
             except av.error.FFmpegError as error:
                 words = f"its frames are damaged, lack their settings or have over {MAX_PIXELS:,} pixels"
-                raise BadMedia(
-                    "undecodable", f"{self.path} opens, but {words} ({error.strerror}); convert it"
-                ) from error
+                reason = f"{self.path} opens, but {words} ({error.strerror}); convert it"
+                raise BadMedia("undecodable", reason) from error
             for frame in frames:
                 began |= bool(frame.key_frame)
                 if began:
@@ -127,9 +123,7 @@ class DecordReader:
     run to run; only a pass that reached the end proves the file whole. `DecordFailed` says to read it another way."""
 
     def __init__(self, path: Path, times: NDArray[np.float64]) -> None:
-        self.path = path
-        self.times = times
-        self.damaged = False
+        self.path, self.times, self.damaged = path, times, False
 
     def frames(self) -> Generator[TimedFrame, None, None]:
         import decord  # loaded on first use: it brings its own FFmpeg, and must never be loaded before a fork
@@ -158,17 +152,14 @@ class PictureReader:
     """A still picture as a video of one frame. A picture that breaks off is refused, not shown in part."""
 
     def __init__(self, path: Path, format: str) -> None:
-        self.path = path
-        self.format = format
-        self.damaged = False
+        self.path, self.format, self.damaged = path, format, False
 
     def frames(self) -> Generator[TimedFrame, None, None]:
         try:
             with Image.open(self.path, formats=[self.format]) as image:
                 if image.width * image.height > MAX_PIXELS:
-                    raise BadMedia(
-                        "too_large", f"{self.path} has {image.width}x{image.height} pixels; scale it down first"
-                    )
+                    size = f"{image.width}x{image.height}"
+                    raise BadMedia("too_large", f"{self.path} has {size} pixels; scale it down first")
                 pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
         except Image.DecompressionBombError as error:
             words = f"announces far more than the {MAX_PIXELS:,} pixels that are read"
@@ -176,9 +167,8 @@ class PictureReader:
         except UnidentifiedImageError as error:
             raise BadMedia("not_media", f"{self.path} begins as {self.format} but is none; replace it") from error
         except (OSError, ValueError, SyntaxError) as error:  # Pillow's words for broken data
-            raise BadMedia(
-                "truncated", f"{self.path} is a broken {self.format} picture: {error}; copy it again"
-            ) from error
+            words = f"is a broken {self.format} picture: {error}"
+            raise BadMedia("truncated", f"{self.path} {words}; copy it again") from error
         yield 0.0, lambda: pixels
 
 
@@ -191,8 +181,7 @@ def upright(pixels: Picture, matrix: SideData) -> Picture:
     """(H, W, 3) -> the same turned and mirrored as a display matrix asks."""
     # The matrix sends (x, y) to (a x + c y, b x + d y); only quarter turns and mirrors make sense for pixels.
     a, b, _, c, d = np.frombuffer(bytes(matrix), dtype=np.int32)[:5]
+    across, down = a, d
     if abs(int(b)) > abs(int(a)):
         pixels, across, down = pixels.transpose(1, 0, 2), c, b
-    else:
-        across, down = a, d
     return np.ascontiguousarray(pixels[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1])

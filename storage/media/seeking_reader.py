@@ -33,11 +33,8 @@ class SeekingReader:
     same either way. Skipped frames (`frames_skipped` counts them) are listed and cannot be rendered."""
 
     def __init__(self, path: Path, moments: NDArray[np.float64], wanted: NDArray[np.int64]) -> None:
-        self.path = path
-        self.moments = moments
-        self.wanted = wanted
-        self.damaged = False
-        self.frames_skipped = 0
+        self.path, self.moments, self.wanted = path, moments, wanted
+        self.damaged, self.frames_skipped = False, 0
 
     def frames(self) -> Generator[TimedFrame, None, None]:
         yielded = 0

@@ -95,13 +95,10 @@ def detect_cuts(job: ShotJob) -> Iterator[ScanProgress | Cuts]:
                 yield ScanProgress(moment - first)
     found = finder.cuts()
     # The frames' own times as everybody else knows them: a segment must begin with the first frame of its shot.
-    yield Cuts(job.probe.pts[_nearest(job.probe.pts, found.moments)], found.strengths)
-
-
-def _nearest(pts: Seconds, moments: Seconds) -> np.ndarray:
-    """pts (N,) sorted, moments (K,) -> (K,): the number of the frame that is nearest to each moment."""
+    pts, moments = job.probe.pts, found.moments
     after = np.clip(np.searchsorted(pts, moments), 1, len(pts) - 1)
-    return after - (moments - pts[after - 1] < pts[after] - moments)
+    nearest = after - (moments - pts[after - 1] < pts[after] - moments)
+    yield Cuts(pts[nearest], found.strengths)
 
 
 class CutDetector:
@@ -168,17 +165,13 @@ def shot_spans(cuts: Cuts, duration: float, options: ShotOptions) -> list[TimeSp
 def window_spans(duration: float, seconds: float) -> list[TimeSpan]:
     """Equal windows; a rest shorter than half of one belongs to the last."""
     count = max(1, round(duration / seconds))
-    return _spans([*(n * seconds for n in range(count)), duration])
+    return list(pairwise([*(n * seconds for n in range(count)), duration]))
 
 
 def split_spans(borders: Sequence[float], longest: float) -> list[TimeSpan]:
     """Segments between the borders, those that are too long in equal parts."""
     found: list[TimeSpan] = []
-    for start, end in _spans(borders):
+    for start, end in pairwise(borders):
         parts = max(1, int(np.ceil((end - start) / longest - 1e-9)))
-        found += _spans([start + (end - start) * n / parts for n in range(parts)] + [end])
+        found += pairwise([start + (end - start) * n / parts for n in range(parts)] + [end])
     return found
-
-
-def _spans(borders: Sequence[float]) -> list[TimeSpan]:
-    return list(pairwise(borders))

@@ -6,8 +6,7 @@ predictions   [{"image_id": 1, "caption": "..."}]            one caption per ite
 references    {"annotations": [{"image_id": 1, "caption": "..."}], "images": [...]}
               the list alone, JSON lines, {"video_id": "vid1", "captions": ["...", "..."]}, or {"vid1": ["...", "..."]}
 
-Ids are compared as text, so 7, 7.0 and "7" are one item. Keys that are not known are passed over.
-"""
+Ids are compared as text, so 7, 7.0 and "7" are one item. Keys that are not known are passed over."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from storage.errors import BadInput
 
 _ID_KEYS = ("video_id", "image_id", "id", "video", "clip")
 _TEXT_KEYS = ("caption", "captions", "text", "sentence")
-_GZIP = b"\x1f\x8b"
 
 
 def read_predictions(path: Path) -> dict[str, str]:
@@ -43,9 +41,8 @@ def read_reference_file(path: Path) -> dict[str, list[str]]:
     for id, text, _ in _rows(path):
         found.setdefault(id, []).append(text)
     if not found:
-        raise BadInput(
-            f"{path} holds no captions; expected COCO annotations, JSON lines, or an object of id: [captions]"
-        )
+        wanted = "COCO annotations, JSON lines, or an object of id: [captions]"
+        raise BadInput(f"{path} holds no captions; expected {wanted}")
     return found
 
 
@@ -62,7 +59,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
     if isinstance(data, list):
         for n, row in enumerate(data):
             yield from _entry(row, path, f"entry {n}")
-    elif isinstance(data, dict) and _key_of(data, _ID_KEYS) and _key_of(data, _TEXT_KEYS):
+    elif _key_of(data, _ID_KEYS) and _key_of(data, _TEXT_KEYS):
         yield from _entry(data, path, "line 1")
     elif isinstance(data, dict):
         for id, value in data.items():
@@ -75,9 +72,7 @@ def _read(path: Path) -> str:
     """The file's text; a byte-order mark at its start is no part of it."""
     try:
         content = path.read_bytes()
-        if content.startswith(_GZIP):
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
+        return (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode("utf-8-sig")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(f"{path} is a damaged gzip file ({error}); copy it again") from error
     except OSError as error:
@@ -117,8 +112,7 @@ def _lines(path: Path, text: str, whole: json.JSONDecodeError) -> Iterator[tuple
 
 
 def _entry(row: Any, path: Path, where: str) -> Iterator[tuple[str, str, str]]:
-    id_key = _key_of(row, _ID_KEYS) if isinstance(row, dict) else None
-    text_key = _key_of(row, _TEXT_KEYS) if isinstance(row, dict) else None
+    id_key, text_key = _key_of(row, _ID_KEYS), _key_of(row, _TEXT_KEYS)
     if id_key is None or text_key is None:
         raise BadInput(f"{path}, {where}: expected an object with {' or '.join(_ID_KEYS[:2])} and caption")
     yield from _captions(_id(row[id_key], path, where), row[text_key], path, where)
@@ -127,10 +121,8 @@ def _entry(row: Any, path: Path, where: str) -> Iterator[tuple[str, str, str]]:
 def _captions(id: str, value: Any, path: Path, where: str) -> Iterator[tuple[str, str, str]]:
     for caption in value if isinstance(value, list) else [value]:
         if not isinstance(caption, str):
-            raise BadInput(
-                f"{path}, {where}: a caption must be text, not {_kind(caption)}; a list of entries stands alone in its "
-                "file or under 'annotations'"
-            )
+            remedy = "a list of entries stands alone in its file or under 'annotations'"
+            raise BadInput(f"{path}, {where}: a caption must be text, not {_kind(caption)}; {remedy}")
         yield id, caption, where
 
 
@@ -143,8 +135,8 @@ def _id(value: Any, path: Path, where: str) -> str:
     return str(value)
 
 
-def _key_of(row: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in row), None)
+def _key_of(row: Any, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if isinstance(row, dict) and name in row), None)
 
 
 def _kind(value: Any) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Literal
 
 from storage.files.sanitising import no_formula, no_formula_path, visible
-from storage.text.subtitles import Cue, render_srt, render_vtt
 
 Format = Literal["text", "jsonl", "csv", "srt", "vtt"]
 
@@ -42,11 +41,8 @@ def render_text(lines: Sequence[CaptionLine]) -> str:
     for line in lines:
         label = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
         text.append(f"{_one_line(label)}: {_one_line(line.caption)}\n")
-        scored = [
-            f"    {n}. {_one_line(scored.caption)}  ({scored.log_prob:.2f})\n"
-            for n, scored in enumerate(line.n_best, 1)
-        ]
-        text += scored
+        for n, scored in enumerate(line.n_best, 1):
+            text.append(f"    {n}. {_one_line(scored.caption)}  ({scored.log_prob:.2f})\n")
     return "".join(text)
 
 
@@ -61,10 +57,8 @@ def render_csv(lines: Sequence[CaptionLine]) -> str:
     table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
     for line in lines:
         for rank, scored in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
-            times = (f"{line.start:.3f}", f"{line.end:.3f}")
-            table.writerow(
-                [no_formula_path(line.file), *times, rank, no_formula(scored.caption), f"{scored.log_prob:.4f}"]
-            )
+            place = [no_formula_path(line.file), f"{line.start:.3f}", f"{line.end:.3f}"]
+            table.writerow([*place, rank, no_formula(scored.caption), f"{scored.log_prob:.4f}"])
     return out.getvalue()
 
 
@@ -80,17 +74,39 @@ def as_row(line: CaptionLine) -> dict[str, object]:
     return row
 
 
-def cues(lines: Iterable[CaptionLine]) -> list[Cue]:
-    return [Cue(line.start, line.end, line.caption) for line in lines]
+def render_srt(lines: Sequence[CaptionLine]) -> str:
+    """SubRip: numbered cues, milliseconds after a comma. It has no escapes; one line of text is always plain text but for
+    angle brackets, which players take for tags: they become typographic ones."""
+    blocks = []
+    for number, (start, end, text) in enumerate(_cues(lines), 1):
+        escaped = text.replace("<", "‹").replace(">", "›")
+        blocks.append(f"{number}\n{_subtitle_clock(start, ',')} --> {_subtitle_clock(end, ',')}\n{escaped}\n")
+    return "\n".join(blocks)
 
 
-RENDERERS: dict[str, Callable[[Sequence[CaptionLine]], str]] = {
-    "text": render_text,
-    "jsonl": render_jsonl,
-    "csv": render_csv,
-    "srt": lambda lines: render_srt(cues(lines)),
-    "vtt": lambda lines: render_vtt(cues(lines)),
-}
+def render_vtt(lines: Sequence[CaptionLine]) -> str:
+    """WebVTT: text with &, < and > escaped."""
+    blocks = ["WEBVTT\n"]
+    for start, end, text in _cues(lines):
+        escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        blocks.append(f"{_subtitle_clock(start, '.')} --> {_subtitle_clock(end, '.')}\n{escaped}\n")
+    return "\n".join(blocks)
+
+
+def _cues(lines: Iterable[CaptionLine]) -> Iterable[tuple[int, int, str]]:
+    """(start, end, text) in whole milliseconds, on one line; without words, which no player would show, none."""
+    for line in lines:
+        if text := " ".join(line.caption.split()):
+            start = max(0, round(1000 * line.start))
+            yield start, max(start + 1, round(1000 * line.end)), text  # a cue must end after it begins
+
+
+def _subtitle_clock(milliseconds: int, point: str) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{rest:03}"
+
+
+RENDERERS = {"text": render_text, "jsonl": render_jsonl, "csv": render_csv, "srt": render_srt, "vtt": render_vtt}
 SUBTITLES = ("srt", "vtt")
 """formats with one file per video"""
 

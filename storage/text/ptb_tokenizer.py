@@ -44,21 +44,14 @@ _REWRITTEN = {
     "₠": "$", "€": "$", "\x80": "$", "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "&amp;": "&", "&lt;": "<",
     "&gt;": ">", "&nbsp;": "",
 }  # fmt: skip
-
-
-_QUOTES = str.maketrans(
-    dict.fromkeys("\x91\u2018\u201b\u2039", "`")
-    | dict.fromkeys("\x92\u2019\u203a", "'")
-    | dict.fromkeys("\x93\u201c\xab", "``")
-    | dict.fromkeys("\x94\u201d\xbb", "''")
-)
+_QUOTES = {"`": "\x91\u2018\u201b\u2039", "'": "\x92\u2019\u203a", "``": "\x93\u201c\xab", "''": "\x94\u201d\xbb"}
+_STRAIGHT = {ord(mark): quote for quote, marks in _QUOTES.items() for mark in marks}
 
 
 def _letters(categories: str) -> str:
     """A regular-expression class body: the characters of the basic plane with these categories, as ranges."""
-    codes = [
-        c for c in range(0x41, 0xFFFE) if unicodedata.category(chr(c))[0] in categories and not 0xFE00 <= c <= 0xFE0F
-    ]
+    known = (*range(0x41, 0xFE00), *range(0xFE10, 0xFFFE))
+    codes = [c for c in known if unicodedata.category(chr(c))[0] in categories]
     runs = [[c for _, c in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
     return "".join(f"{re.escape(chr(run[0]))}-{re.escape(chr(run[-1]))}" for run in runs)
 
@@ -78,17 +71,13 @@ def _any(words: str) -> str:
     return "|".join(words.split())
 
 
-def _plain(text: str) -> str:
-    return text
-
-
 def _kept_together(text: str) -> str:
     """Brackets and spaces inside one token, as the treebank writes them."""
     return re.sub(r"\s", "\xa0", text).replace("(", "-lrb-").replace(")", "-rrb-")
 
 
 def _straight(text: str) -> str:
-    return text.translate(_QUOTES)
+    return text.translate(_STRAIGHT)
 
 
 # (pattern, how its text is written). Group 1 is the token; what is matched after it competes for length, but stays to be read.
@@ -96,88 +85,84 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = tuple(
     (re.compile(pattern), written)
     for pattern, written in (
         (r"(</?[A-Za-z!][^<>~]*>)", _kept_together),
-        (rf"(https?://{_IN_PATH}+{_AT_PATH_END})", _plain),
-        (rf"(www\.(?:[^\s\"<>|().!?,]+\.)+[A-Za-z]{{2,4}}(?:/{_IN_PATH}+{_AT_PATH_END})?)", _plain),
+        (rf"(https?://{_IN_PATH}+{_AT_PATH_END})", str),
+        (rf"(www\.(?:[^\s\"<>|().!?,]+\.)+[A-Za-z]{{2,4}}(?:/{_IN_PATH}+{_AT_PATH_END})?)", str),
         (
             rf"((?:[^\s\"`'<>|(){{}}.!?,_$0-9@/:;=\\\[\]^A-Z-]+\.)+(?:com|net|org|edu)(?:/{_IN_PATH}+{_AT_PATH_END})?)",
-            _plain,
+            str,
         ),
-        (r"(<?[A-Za-z0-9][^\s\"<>|(){}]*@(?:[^\s\"<>|(){}.]+\.)*[^\s\"<>|(){}.]+>?)", _plain),
-        (r"(@[A-Za-z_][A-Za-z_0-9]*)", _plain),
-        (r"(&(?:amp|lt|gt|nbsp);)", _plain),
+        (r"(<?[A-Za-z0-9][^\s\"<>|(){}]*@(?:[^\s\"<>|(){}.]+\.)*[^\s\"<>|(){}.]+>?)", str),
+        (r"(@[A-Za-z_][A-Za-z_0-9]*)", str),
+        (r"(&(?:amp|lt|gt|nbsp);)", str),
         (r"(&(?:quot|apos);)", lambda text: "''"),
-        (r"(&#\d+;)", _plain),
-        (r"((?i:can))(?i:not)(?![^\W_]|['’])", _plain),
-        (rf"((?i:gon|wan))(?i:na)(?!{_N}|{_Q})", _plain),
-        (rf"((?i:got))(?i:ta)(?!{_N}|{_Q})", _plain),
-        (rf"((?i:gim|lem))(?i:me)(?!{_N}|{_Q})", _plain),
-        (r"([A-Za-z]*[A-MO-Za-mo-z])(?i:n['\x91\x92\u2018\u2019\u201b`]t)", _plain),
+        (r"(&#\d+;)", str),
+        (r"((?i:can))(?i:not)(?![^\W_]|['’])", str),
+        (rf"((?i:gon|wan))(?i:na)(?!{_N}|{_Q})", str),
+        (rf"((?i:got))(?i:ta)(?!{_N}|{_Q})", str),
+        (rf"((?i:gim|lem))(?i:me)(?!{_N}|{_Q})", str),
+        (r"([A-Za-z]*[A-MO-Za-mo-z])(?i:n['\x91\x92\u2018\u2019\u201b`]t)", str),
         (r"((?i:n['\x91\x92\u2018\u2019\u201b`]t))", _straight),
-        (rf"({_WORD}){_Q}(?i:s|m|d|ll|re|ve)(?![A-Za-z])", _plain),
+        (rf"({_WORD}){_Q}(?i:s|m|d|ll|re|ve)(?![A-Za-z])", str),
         (r"('(?i:s|m|d|ll|re|ve))(?![A-Za-z])", _straight),
         ("([\x92\u2019](?i:s|m|d|ll|re|ve))", _straight),
-        (r"('(?i:n))(?![A-Za-z\"])", _plain),
-        ("([\x92\u2019](?i:n))", _plain),
-        (rf"({_Q}(?i:n){_Q}|{_Q}(?i:em|till?|cause)|{_Q}[2-9]0s)", _plain),
-        (rf"({_Q}\d\d)(?:\s|\Z)", _plain),
-        (r"('(?i:t))(?i:is|was)", _plain),
-        (rf"([yY]{_Q})[A-Za-z]", _plain),
-        (rf"((?i:[ldj]|ol|dunkin|somethin){_Q})", _plain),
-        (rf"((?i:c'mon|c'est|e'er|ne'er|qu'il|ma{_Q}am|o{_Q}er|o{_Q}clock))", _plain),
-        (rf"([A-HJ-XZn]{_Q}{_A}{{2,}})", _plain),
-        (rf"([dDoOlL]{_Q}{_A}{_N}+(?:[-_]{_N}+)*)", _plain),
-        (rf"([A-Za-z]+[aeiouyAEIOUY]{_Q}[aeiouA-Z]{_A}*)", _plain),
-        (rf"((?i:{_any(_ALWAYS)})\.)", _plain),
-        (rf"((?:{'|'.join(f'[{w[0]}{w[0].upper()}]{w[1:]}' for w in _NOT_IN_CAPITALS.split())})\.)", _plain),
-        (rf"((?:{'|'.join(f'{w.capitalize()}|{w.upper()}' for w in _CAPITALISED.split())})\.)", _plain),
-        (rf"((?i:{_any(_BEFORE_A_NUMBER)})\.)\s?\d", _plain),
-        (r"((?i:ph\.d)\.)", _plain),
-        (rf"([A-Za-z])\.\s+(?:(?:{_any(_SENTENCE_STARTS)}|M[rs]\.)(?:\s|\Z)|</?[A-Za-z][^<>]*>\s)", _plain),
-        (r"([A-Za-z]\.)", _plain),
-        (rf"({_ACRONYM})", _plain),
-        (rf"((?:{_WORD}|{_N}+)\.)[,;:\u3001]", _plain),
+        (r"('(?i:n))(?![A-Za-z\"])", str),
+        ("([\x92\u2019](?i:n))", str),
+        (rf"({_Q}(?i:n){_Q}|{_Q}(?i:em|till?|cause)|{_Q}[2-9]0s)", str),
+        (rf"({_Q}\d\d)(?:\s|\Z)", str),
+        (r"('(?i:t))(?i:is|was)", str),
+        (rf"([yY]{_Q})[A-Za-z]", str),
+        (rf"((?i:[ldj]|ol|dunkin|somethin){_Q})", str),
+        (rf"((?i:c'mon|c'est|e'er|ne'er|qu'il|ma{_Q}am|o{_Q}er|o{_Q}clock))", str),
+        (rf"([A-HJ-XZn]{_Q}{_A}{{2,}})", str),
+        (rf"([dDoOlL]{_Q}{_A}{_N}+(?:[-_]{_N}+)*)", str),
+        (rf"([A-Za-z]+[aeiouyAEIOUY]{_Q}[aeiouA-Z]{_A}*)", str),
+        (rf"((?i:{_any(_ALWAYS)})\.)", str),
+        (rf"((?:{'|'.join(f'[{w[0]}{w[0].upper()}]{w[1:]}' for w in _NOT_IN_CAPITALS.split())})\.)", str),
+        (rf"((?:{'|'.join(f'{w.capitalize()}|{w.upper()}' for w in _CAPITALISED.split())})\.)", str),
+        (rf"((?i:{_any(_BEFORE_A_NUMBER)})\.)\s?\d", str),
+        (r"((?i:ph\.d)\.)", str),
+        (rf"([A-Za-z])\.\s+(?:(?:{_any(_SENTENCE_STARTS)}|M[rs]\.)(?:\s|\Z)|</?[A-Za-z][^<>]*>\s)", str),
+        (r"([A-Za-z]\.)", str),
+        (rf"({_ACRONYM})", str),
+        (rf"((?:{_WORD}|{_N}+)\.)[,;:\u3001]", str),
         (r"([A-Z]+(?:(?:[+&]|&amp;)[A-Z]+)+)", lambda text: text.replace("&amp;", "&")),
-        (rf"({_WORD})", _plain),
-        (rf"([{_BARE}\d]+(?:[-_\u058a\u2010\u2011](?:[dDoOlL]{_Q}{_A})?[{_BARE}\d]+)*)", _plain),
-        (rf"([A-Za-z0-9][A-Za-z0-9.,]*(?:-(?:{_ACRONYM}|[A-Za-z0-9]+))+)", _plain),
-        (r"([A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:\\?/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2})", _plain),
+        (rf"({_WORD})", str),
+        (rf"([{_BARE}\d]+(?:[-_\u058a\u2010\u2011](?:[dDoOlL]{_Q}{_A})?[{_BARE}\d]+)*)", str),
+        (rf"([A-Za-z0-9][A-Za-z0-9.,]*(?:-(?:{_ACRONYM}|[A-Za-z0-9]+))+)", str),
+        (r"([A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:\\?/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2})", str),
         (r"((?:\d{1,4}[- \xa0])?\d{1,4}\\?[/\u2044]\d{1,4})", _kept_together),
         (
             r"((?:\(\d{2,3}\)[ \xa0]?|\+{0,2}(?:\d{2,4}[- \xa0])?\d{2,4}[- \xa0])\d{3,4}[- \xa0]?\d{3,5})",
             _kept_together,
         ),
-        (r"([-+]?\d*(?:[.:,\u066b\u066c]\d+)+|[-+]?\d+)", _plain),
-        (r"([A-Z]+\$)", _plain),
-        (r"([CcFf]#|[Cc]\+\+)", _plain),
-        (rf"(#{_A}+|#+|@+|\*+|<{{1,2}}|>{{1,2}}|_+|[!?]+)", _plain),
+        (r"([-+]?\d*(?:[.:,\u066b\u066c]\d+)+|[-+]?\d+)", str),
+        (r"([A-Z]+\$)", str),
+        (r"([CcFf]#|[Cc]\+\+)", str),
+        (rf"(#{_A}+|#+|@+|\*+|<{{1,2}}|>{{1,2}}|_+|[!?]+)", str),
         (r"([<>]?[:;=][-o*']?[()DPdpO\\{@|\[\]](?![A-Za-z0-9]))", _kept_together),
-        (r"([-^x=~<>']_[-^x=~<>'])", _plain),
-        ("([\u00b2\u00b3\u00b9\u2070\u2074-\u2079]+|[\u2080-\u2089]+)", _plain),
-        (r"(-{5,}|\\\*)", _plain),
+        (r"([-^x=~<>']_[-^x=~<>'])", str),
+        ("([\u00b2\u00b3\u00b9\u2070\u2074-\u2079]+|[\u2080-\u2089]+)", str),
+        (r"(-{5,}|\\\*)", str),
         (r"(-{1,4}|[\x96\x97\u2013-\u2015]+|\.{3,5}|\.|…|`{1,2}|'{1,2})", lambda text: "-"),
         (r'(")', lambda text: "''"),
         ("([\x91-\x94\u2018\u2019\u201b\u2039\u203a\xab\u201c\xbb\u201d]{1,2})", _straight),
-        (rf"([(){{}}\[\]¢£¤₠€\x80¼½¾⅓⅔$%&;=\\^|~/:,+*#@<>_\u201a\u201e\u201f{_SYMBOLS}])", _plain),
+        (rf"([(){{}}\[\]¢£¤₠€\x80¼½¾⅓⅔$%&;=\\^|~/:,+*#@<>_\u201a\u201e\u201f{_SYMBOLS}])", str),
     )
 )
 
 
 def _scan(text: str) -> tuple[str, ...]:
     """All tokens of a text that are not removed."""
-    tokens = []
-    position, end = 0, len(text)
-    while position < end:
-        if text[position].isspace():
-            position += 1
-            continue
+    tokens, position = [], 0
+    while position < len(text):
         best: re.Match[str] | None = None
-        longest, style = 0, _RULES[0][1]
-        for pattern, written in _RULES:
+        longest, style = position, _RULES[0][1]
+        for pattern, written in _RULES if not text[position].isspace() else ():
             match = pattern.match(text, position)
-            if match and match.end() - position > longest:
-                best, longest, style = match, match.end() - position, written
+            if match and match.end() > longest:
+                best, longest, style = match, match.end(), written
         if best is None:
-            position += 1  # a character that the Java tokenizer deletes
+            position += 1  # a space, or a character that the Java tokenizer deletes
             continue
         token = style(best.group(1))
         token = _REWRITTEN.get(token, token).lower()
@@ -188,10 +173,8 @@ def _scan(text: str) -> tuple[str, ...]:
 
 
 # Only here do words depend on what stands beyond a space; every other caption is looked up word by word.
-_ACROSS_SPACES = re.compile(
-    r"\d\)?[ \xa0]+\d|<[^<>]*>|(?<![^\W\d_])[^\W\d_]\.\s+[A-Z<]"
-    rf"|(?i:\b(?:{_any(_BEFORE_A_NUMBER)})\.\s+\d)"
-)
+_BEFORE = rf"(?i:\b(?:{_any(_BEFORE_A_NUMBER)})\.\s+\d)"
+_ACROSS_SPACES = re.compile(rf"\d\)?[ \xa0]+\d|<[^<>]*>|(?<![^\W\d_])[^\W\d_]\.\s+[A-Z<]|{_BEFORE}")
 _MAY_CROSS_SPACES = re.compile(r"[\d<]|\.\s")  # the same, quicker and coarser
 # A single letter with a period at the end: not an initial, because most captions start like a sentence.
 _LAST_LETTER = re.compile(r"(?:\A|[^\w.'&/-])[A-Za-z]\.\Z")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,14 +27,8 @@ from storage.text.vocabulary import TextOptions, Vocabulary, content_words
 EOS_COUNTS = True  # an unfinished caption must not score like a finished one; samples and references alike
 
 _SCHEMA = pa.schema(
-    [
-        ("video_id", pa.string()),
-        ("n", pa.int32()),
-        ("split", pa.string()),
-        ("text", pa.string()),
-        ("tokens", pa.list_(pa.string())),
-        ("numbers", pa.list_(pa.int32())),
-    ]
+    {"video_id": "string", "n": "int32", "split": "string", "text": "string"}
+    | {"tokens": pa.list_(pa.string()), "numbers": pa.list_(pa.int32())}
 )
 
 
@@ -98,9 +93,8 @@ class References:
 
 def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], options: TextOptions) -> Vocabulary:
     """Tokenise (video id, n, split, text) rows and write the tables. Words come from the training split only."""
-    ids, caption_indices, splits, texts = (
-        (list(column) for column in zip(*rows, strict=True)) if (rows := list(rows)) else ([],) * 4
-    )
+    found: list[Any] = list(rows)
+    ids, caption_indices, splits, texts = ([row[column] for row in found] for column in range(4))
     tokens = tokenise(texts)
     training = [t for t, split in zip(tokens, splits, strict=True) if split == "train"]
     if not any(training):
@@ -108,8 +102,7 @@ def write_references(folder: Path, rows: Iterable[tuple[str, int, str, str]], op
     vocabulary = Vocabulary.build(training, options.min_count)
     token_ids = [vocabulary.encode(t, options.max_words) for t in tokens]
     vocabulary.save(folder / "vocabulary.json")
-    tags = content_words(training, options.min_count)
-    write_json(folder / "tag_words.json", {"words": tags})
+    write_json(folder / "tag_words.json", {"words": content_words(training, options.min_count)})
     keys = {}
     for split in SPLITS:
         worded = [row for row, words in enumerate(tokens) if words and splits[row] == split]
@@ -131,7 +124,6 @@ def tokenise(texts: Iterable[str]) -> list[list[str]]:
 
 def split_key(video_ids: Sequence[str], caption_indices: Sequence[int], tokens: Sequence[Sequence[str]]) -> str:
     """The hash of a split's captions, whatever order they come in; captions without words take no part."""
-    rows = sorted(
-        (id, n, " ".join(words)) for id, n, words in zip(video_ids, caption_indices, tokens, strict=True) if words
-    )
-    return digest_rows((id, str(n), words) for id, n, words in rows)
+    rows = zip(video_ids, caption_indices, tokens, strict=True)
+    worded = sorted((id, n, " ".join(words)) for id, n, words in rows if words)
+    return digest_rows((id, str(n), words) for id, n, words in worded)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +44,11 @@ class Origin:
         """Refuse a table that was made for something else, with both hashes and what to do."""
         remedy = "read it with the run it belongs to, or run again with '--force prepare_text'"
         if self.vocabulary not in (None, wanted.vocabulary):
-            raise Mismatch(
-                f"{path} was made for vocabulary {self.vocabulary[:12]}, but {str(wanted.vocabulary)[:12]} is in use; "
-                f"its token ids mean other words: {remedy}"
-            )
+            what = f"for vocabulary {self.vocabulary[:12]}, but {str(wanted.vocabulary)[:12]} is in use"
+            raise Mismatch(f"{path} was made {what}; its token ids mean other words: {remedy}")
         if self.split != wanted.split:
-            raise Mismatch(
-                f"{path} was made of captions {self.split[:12]}, but those of the split in use are {wanted.split[:12]}; "
-                f"{remedy}"
-            )
+            what = f"of captions {self.split[:12]}, but those of the split in use are {wanted.split[:12]}"
+            raise Mismatch(f"{path} was made {what}; {remedy}")
         if self.vocabulary is not None and self.eos != wanted.eos:
             here, there = ("counts", "does not") if self.eos else ("does not count", "does")
             raise Mismatch(f"in {path} the end of a sentence {here} as a word, where it is used it {there}; {remedy}")
@@ -120,12 +116,9 @@ def write_reference_table(
 ) -> None:
     """One row per caption, sorted by video id and n."""
     order = sorted(range(len(video_ids)), key=lambda row: (video_ids[row], caption_indices[row]))
-    columns = {
-        "video_id": pa.array([video_ids[row] for row in order], pa.string()),
-        "n": pa.array([caption_indices[row] for row in order], pa.int32()),
-        "tokens": pa.array([sentences[row] for row in order], pa.list_(pa.int32())),
-    }
-    _write(path, columns, origin)
+    columns = {"video_id": pa.array(video_ids, pa.string()), "n": pa.array(caption_indices, pa.int32())}
+    columns["tokens"] = pa.array(sentences, pa.list_(pa.int32()))
+    _write(path, {name: column.take(pa.array(order, pa.int64())) for name, column in columns.items()}, origin)
 
 
 def read_reference_table(path: Path, wanted: Origin) -> ReferenceTable:
@@ -133,19 +126,15 @@ def read_reference_table(path: Path, wanted: Origin) -> ReferenceTable:
     row_video_ids = table["video_id"].to_pylist()
     firsts = [row for row, id in enumerate(row_video_ids) if row == 0 or row_video_ids[row - 1] != id]
     lists = table["tokens"].combine_chunks()
-    return ReferenceTable(
-        tuple(row_video_ids[row] for row in firsts),
-        np.array([*firsts, len(row_video_ids)], np.int64),
-        table["n"].to_numpy(),
-        lists.flatten().to_numpy(zero_copy_only=False),
-        np.concatenate([[0], np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False), dtype=np.int64)]),
-        origin,
-    )
+    lengths, tokens = (part.to_numpy(zero_copy_only=False) for part in (lists.value_lengths(), lists.flatten()))
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    videos = np.array([*firsts, len(row_video_ids)], np.int64)
+    video_ids = tuple(row_video_ids[row] for row in firsts)
+    return ReferenceTable(video_ids, videos, table["n"].to_numpy(), tokens, starts, origin)
 
 
-def write_frequency_table(
-    path: Path, keys: NDArray[np.uint64], counts: NDArray[np.int32], videos: int, origin: Origin
-) -> None:
+def write_frequency_table(path: Path, keys: np.ndarray, counts: np.ndarray, videos: int, origin: Origin) -> None:
+    """keys (K,) and counts (K,), as FrequencyTable has them."""
     _write(path, {"key": pa.array(keys, pa.uint64()), "count": pa.array(counts, pa.int32())}, origin, videos=videos)
 
 
@@ -154,9 +143,7 @@ def read_frequency_table(path: Path, wanted: Origin) -> FrequencyTable:
     return FrequencyTable(table["key"].to_numpy(), table["count"].to_numpy(), values["videos"], origin)
 
 
-def write_weight_table(
-    path: Path, caption_ids: list[str], scores: Mapping[str, NDArray[np.float64]], origin: Origin
-) -> None:
+def write_weight_table(path: Path, caption_ids: list[str], scores: Mapping[str, np.ndarray], origin: Origin) -> None:
     """One row per caption; NaN (a caption without others) is null."""
     columns = {name: pa.array(weights, pa.float64(), mask=np.isnan(weights)) for name, weights in scores.items()}
     _write(path, {"caption_id": pa.array(caption_ids, pa.string()), **columns}, origin)
@@ -164,14 +151,12 @@ def write_weight_table(
 
 def read_weight_table(path: Path, wanted: Origin) -> WeightTable:
     table, origin, _ = _read(path, wanted)
-    names = [name for name in table.column_names if name != "caption_id"]
-    scores = {name: table[name].to_numpy() for name in names}
+    scores = {name: table[name].to_numpy() for name in table.column_names if name != "caption_id"}
     return WeightTable(tuple(table["caption_id"].to_pylist()), scores, origin)
 
 
 def _write(path: Path, columns: Mapping[str, pa.Array], origin: Origin, **values: Any) -> None:
-    about = {"vocabulary": origin.vocabulary, "split": origin.split, "eos": origin.eos, **values}
-    table = pa.table(dict(columns)).replace_schema_metadata({_HEADER: json.dumps(about)})
+    table = pa.table(dict(columns)).replace_schema_metadata({_HEADER: json.dumps(asdict(origin) | values)})
     with replacing(path) as temp:
         # n-gram keys are sorted and all different: differences pack them far better than a dictionary
         packed = {"key": "DELTA_BINARY_PACKED"} if "key" in columns else None
@@ -184,8 +169,7 @@ def _read(path: Path, wanted: Origin) -> tuple[pa.Table, Origin, dict[str, Any]]
         values = json.loads((table.schema.metadata or {})[_HEADER])
         origin = Origin(values.pop("vocabulary"), values.pop("split"), values.pop("eos"))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise StorageError(
-            f"cannot read {path}: {error}; run again with --force for the stage that wrote it"
-        ) from error
+        remedy = "run again with --force for the stage that wrote it"
+        raise StorageError(f"cannot read {path}: {error}; {remedy}") from error
     origin.expect(wanted, path)
     return table, origin, values

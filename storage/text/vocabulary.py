@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from pydantic import Field
@@ -52,9 +53,8 @@ class Vocabulary:
         wanted = (w for w, n in counts.items() if n >= min_count and w not in SPECIAL_TOKENS)
         kept = sorted(wanted, key=lambda w: (-counts[w], w))
         if not kept:
-            raise BadInput(
-                f"no word occurs {min_count} times in the training captions; lower text.min_count or add captions"
-            )
+            remedy = "lower text.min_count or add captions"
+            raise BadInput(f"no word occurs {min_count} times in the training captions; {remedy}")
         return cls((*SPECIAL_TOKENS, *kept))
 
     @cached_property
@@ -69,22 +69,14 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, tokens: Sequence[str], max_words: int) -> list[int]:
-        """BOS w1 .. wn EOS"""
-        return [BOS, *(self._token_id(token) for token in tokens[:max_words]), EOS]
-
-    def _token_id(self, token: str) -> int:
-        """A caption may contain the text "<eos>": that is not the end of a sentence."""
-        return UNK if token in SPECIAL_TOKENS else self.token_ids.get(token, UNK)
+        """BOS w1 .. wn EOS. A caption may contain the text "<eos>": that is not the end of a sentence."""
+        known = self.token_ids
+        return [BOS, *(UNK if t in SPECIAL_TOKENS else known.get(t, UNK) for t in tokens[:max_words]), EOS]
 
     def decode(self, token_ids: Iterable[int]) -> list[str]:
         """The words up to EOS, without special tokens."""
-        words = []
-        for token_id in token_ids:
-            if token_id == EOS:
-                break
-            if token_id > UNK:
-                words.append(self.words[token_id])
-        return words
+        sentence = takewhile(lambda token_id: token_id != EOS, token_ids)
+        return [self.words[token_id] for token_id in sentence if token_id > UNK]
 
     def save(self, path: Path) -> None:
         write_json(path, {"words": list(self.words), "key": self.key})
@@ -95,9 +87,7 @@ class Vocabulary:
             data = json.loads(path.read_bytes())
             vocabulary = cls(tuple(data["words"]))
             if vocabulary.key != data["key"]:
-                raise StorageError(
-                    f"{path} is damaged: its words do not match its key; run with '--force prepare_text'"
-                )
+                raise ValueError("its words do not match its key")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"cannot read {path}: {error}; run with '--force prepare_text'") from error
         return vocabulary

@@ -12,7 +12,7 @@ from storage.datasets import READERS, DatasetOptions, FolderOptions, MsvdOptions
 from storage.datasets.annotations import clean_caption, parse_split, repair_segment
 from storage.datasets.dataset import DatasetBuilder, assign_ids, scan
 from storage.errors import BadInput, UnsafeId
-from storage.records import Problem, check_video_id
+from storage.records import Problem, VideoRecord, check_video_id
 
 
 def find_videos(root: Path, problems: list[Problem] | None = None) -> dict[str, str]:
@@ -89,7 +89,7 @@ def test_any_string_as_an_id_is_safe_or_a_problem(tmp_path_factory, video_id):
     root = tmp_path_factory.getbasetemp() / "no_videos"
     root.mkdir(exist_ok=True)
     builder = DatasetBuilder("toy", root)
-    added = builder.add_video(video_id, None, "train", where="toy.csv:2")
+    added = builder.add_video(VideoRecord(video_id, None, "train"), "toy.csv:2")
     if added:
         assert check_video_id(video_id) == video_id
         assert builder.problems == []
@@ -119,11 +119,11 @@ def test_the_builder_reports_every_kind_of_gap_and_goes_on(tmp_path):
     touch(tmp_path, "b.mp4", "extra.mp4")
     builder = DatasetBuilder("toy", tmp_path)
     builder.opened(tmp_path / "notes.json")
-    assert builder.add_video("b", builder.find_file("b"), "train")
-    assert builder.add_video("a", builder.find_file("a"), "val")
-    assert builder.add_video("silent", "b.mp4", "test")
-    assert not builder.add_video("b", None, "test")
-    assert not builder.add_video("../../etc/passwd", None, "train")
+    assert builder.add_video(VideoRecord("b", builder.find_file("b"), "train"), "")
+    assert builder.add_video(VideoRecord("a", builder.find_file("a"), "val"), "")
+    assert builder.add_video(VideoRecord("silent", "b.mp4", "test"), "")
+    assert not builder.add_video(VideoRecord("b", None, "test"), "")
+    assert not builder.add_video(VideoRecord("../../etc/passwd", None, "train"), "")
     for video_id, text in [("b", "two\nlines"), ("a", "x"), ("b", " "), ("b", "two lines"), ("ghost", "y"), ("b", 3)]:
         builder.add_caption(video_id, text, "notes.json:1")
     builder.add_caption("../../etc/passwd", "root", "notes.json:2")
@@ -154,7 +154,7 @@ def test_the_builder_reports_every_kind_of_gap_and_goes_on(tmp_path):
 def test_no_usable_caption_at_all_is_bad_input(tmp_path):
     builder = DatasetBuilder("toy", tmp_path)
     builder.opened(tmp_path / "notes.json")
-    builder.add_video("a", None, "train")
+    builder.add_video(VideoRecord("a", None, "train"), "")
     builder.add_caption("a", "  ", "notes.json:1")
     with pytest.raises(BadInput, match=r"not one usable caption in .*notes\.json: .*1 empty_caption.*notes\.json:1"):
         builder.finish()

@@ -205,7 +205,7 @@ def test_a_share_of_zero_stays_empty_and_shares_must_leave_some_to_train():
         ("captions.csv", "video,caption\n", r"not one usable caption"),
         ("captions.csv", "video,caption\na,  \n", r"not one usable caption in .*1 empty_caption"),
         ("captions.jsonl", '{"video": "a", "caption": "x"}\n{"video": "b" "x"}\n', r"line 2, column 15: Expecting ',' delimiter"),
-        ("captions.jsonl", '\n["a", "x"]\n', r"line 2, column 1: a JSON list; expected one JSON object per line"),
+        ("captions.jsonl", '\n["a", "x"]\n', r"line 2, column 1: found a JSON list; expected one JSON object per line"),
         ("captions.parquet", "not parquet at all", r"captions\.parquet, after row 0: .*expected a whole Parquet file"),
     ],
 )  # fmt: skip

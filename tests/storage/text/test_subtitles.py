@@ -6,14 +6,13 @@ from io import StringIO
 
 import pytest
 
-from storage.text.caption_writers import clock
-from storage.text.subtitles import Cue, render_srt, render_vtt
+from storage.text.caption_writers import CaptionLine, clock, render_srt, render_vtt
 
 CUES = [
-    Cue(0.0, 2.5, "a man rides a horse"),
-    Cue(2.5, 3661.0004, "a\n\nred  circle --> moves & <b>grows</b>"),
-    Cue(3661.0004, 3661.0004, "no time at all"),
-    Cue(3700, 3701, "  "),
+    CaptionLine("a.mp4", 0.0, 2.5, False, "a man rides a horse", -1.0),
+    CaptionLine("a.mp4", 2.5, 3661.0004, False, "a\n\nred  circle --> moves & <b>grows</b>", -1.0),
+    CaptionLine("a.mp4", 3661.0004, 3661.0004, False, "no time at all", -1.0),
+    CaptionLine("a.mp4", 3700, 3701, False, "  ", -1.0),
 ]
 
 

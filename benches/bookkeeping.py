@@ -4,8 +4,6 @@ The catalogue is synthetic and its features are present, so all that is measured
 comparing keys and starting up. Rival in the same run: hashing every file again, which is what a tool without fingerprints
 does to know that nothing changed (our files are tiny, so the true cost of that is far higher)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

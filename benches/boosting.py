@@ -11,8 +11,6 @@ all of them weighed beforehand. All must give the same rewards. Then the first w
 
 A run ends with an error if rewards take more than 5 % of a step or waiting for data more than 2 %."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

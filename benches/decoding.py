@@ -7,8 +7,6 @@ The clips are drawn here; every frame carries its number in its pixels, so a wro
 processor time (children included), the best of the rounds, one thread a decoder; each is printed as a multiple of the
 fastest way that gave every frame right. Trust the ratios, not the times."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator

@@ -16,8 +16,6 @@ Ratios are of processor time, on a busy machine the only one to trust, and of wa
 rounds in turns. A run ends with an error if the search is not 10 times faster or a training step takes more than 1.15 times
 that of nn.LSTM, in processor time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -201,11 +199,7 @@ def training(words: int, rounds: int) -> None:
     sa_lstm, fused, cells = fresh(words), Plain(words, attend=False), Plain(words, attend=True)
     options = GlRgOptions(features=tuple(GRANULES), projection=HIDDEN, embedding=HIDDEN, hidden=HIDDEN, dropout=DROPOUT)
     glrg, fed = build_glrg(options, GRANULES, words), PlainFed(words)
-    _race(
-        {"sa_lstm": sa_lstm, "nn.LSTM, mean of the rows": fused, "nn.LSTMCell, the same attention": cells},
-        frames,
-        rounds,
-    )
+    _race({"sa_lstm": sa_lstm, "nn.LSTM, mean of the rows": fused, "nn.LSTMCell, the same attention": cells}, frames, rounds)
     _race({"glrg": glrg, "nn.LSTM": fed}, granules, rounds)
 
 

@@ -10,8 +10,6 @@ false    of all: the caption names a detail that is not there
 chosen   of those with a detail that one of their references names: that reference is more probable than the same with either
          other detail. Whether the captioner would have spoken of a detail plays no part; chance is a third"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -19,8 +19,6 @@ does where a GPU runs the nets). --compiled: how the stage runs its nets (no, fl
 All take turns; a ratio is the median over the turns. Loading and compiling the nets is left out everywhere. On a busy machine the
 ratios of CPU time say more: they count all work, hidden behind other work or not."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Callable

@@ -7,8 +7,6 @@ is the median turn. The memcpy line copies from one array in memory: no storage 
 would write it for speed: files opened once, one read transaction, no copy but the one into the batch. At the end the store feeds
 a real training of some --steps (0: none): the share of a step that waits for data. Trust the ratios, not the times."""
 
-from __future__ import annotations
-
 import importlib.util
 import tempfile
 import time

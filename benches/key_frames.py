@@ -6,8 +6,6 @@ RUN is a run's id or its recipe's name; without it, the newest run that found ke
 the demo world, whose truth.jsonl knows the frames of each event). 'any frame' is what a choice by chance would give. A frame
 counts as inside from the event's first to its last frame, by the time that it was taken at."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import NamedTuple

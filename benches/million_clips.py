@@ -8,8 +8,6 @@ neighbours, the plan of a run that finds nothing to do, bytes and files of the f
 database by two runs made here, or in a prefect.db that several runs have filled (--history). --quick measures by fewer clips.
 Everything in ASSUMED is not measured: speeds of a GPU, of a disk, and prices."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

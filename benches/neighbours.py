@@ -7,8 +7,6 @@ of every item; best of several rounds taken in turns. 'differ' counts the items 
 double precision: float32 gets some wrong. scikit-learn and faiss take part where they are installed. Trust the ratios, not
 the times."""
 
-from __future__ import annotations
-
 import importlib.util
 import time
 from collections.abc import Callable

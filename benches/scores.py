@@ -10,8 +10,6 @@ are timed against the plain reward. With `--large`: document frequencies of 600,
 Floors that a run must hold, or it ends with an error: CIDEr-D 200 times a rival's, BLEU-4 and ROUGE-L 100 times, word rewards
 within 4 times the plain CIDEr-D, 600,000 captions counted within a minute and 1.5 GB, 130,000 weighed within 20 s."""
 
-from __future__ import annotations
-
 import math
 import resource
 import time
@@ -174,9 +172,7 @@ def large() -> None:
     before, began = peak(), time.perf_counter()
     grams = len(DocumentFrequencies.count(references).keys)
     seconds = time.perf_counter() - began
-    print(
-        f"document frequencies of {len(references.sentences):,} captions: {seconds:.1f} s, {grams:,} n-grams;", end=" "
-    )
+    print(f"document frequencies of {len(references.sentences):,} captions: {seconds:.1f} s, {grams:,} n-grams;", end=" ")
     print(f"peak of the process {peak():.0f} MB ({before:.0f} MB before)")
     require(seconds < 60 and peak() < 1500, f"document frequencies: {seconds:.0f} s, {peak():.0f} MB")
     references = VideoCaptions.from_lists(captions(np.random.default_rng(1), 6_500, 20, 10_000))

@@ -34,11 +34,7 @@ class VideoCaptioner:
 
     @classmethod
     def open(
-        cls,
-        workspace: Path | str,
-        run: str | None = None,
-        retry_quarantined: bool = False,
-        execute: ExecuteStage = execute_here,
+        cls, workspace: Path | str, run: str | None = None, retry_quarantined: bool = False, execute: ExecuteStage = execute_here
     ) -> VideoCaptioner:
         """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
         space = existing(Path(workspace))

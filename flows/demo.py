@@ -1,7 +1,5 @@
 """The demo: the recipe 'demo' or a variant of it, on a world of its own in the workspace, drawn when it is not there yet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

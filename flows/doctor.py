@@ -1,7 +1,5 @@
 """Checks of the set-up: what works on this machine, what does not, and what to do about it."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess
@@ -32,17 +30,7 @@ class Finding:
 
 def run_checks(workspace: Path) -> list[Finding]:
     """Run all checks; none stops another."""
-    return [
-        _python(),
-        *_packages(),
-        _device(),
-        _ffmpeg(),
-        _decoding(),
-        _prefect(),
-        _java(),
-        _weights(),
-        _disk(workspace),
-    ]
+    return [_python(), *_packages(), _device(), _ffmpeg(), _decoding(), _prefect(), _java(), _weights(), _disk(workspace)]
 
 
 def _python() -> Finding:
@@ -94,18 +82,14 @@ def _decoding() -> Finding:
         try:
             job = DecodeJob(path, {"all": FrameRequest(Uniform(frames=3))}, None, probe(path))
             with DecodePool(1, 60.0) as pool:
-                ((_, images),) = (
-                    (job, gather(events)["all"].images) for job, events in pool.stream(stream_frames, [job])
-                )
+                ((_, images),) = ((job, gather(events)["all"].images) for job, events in pool.stream(stream_frames, [job]))
         except StorageError as error:
             return Finding("decoding", str(error), "see the message; 'pip install -e .' may help")
         except BadMedia as bad:
             return Finding("decoding", bad.reason, "reinstall av and decord")
     shades = images.mean((1, 2, 3, 4)).round().tolist()
     fine = np.allclose(shades, [40, 120, 200], atol=6)
-    return Finding(
-        "decoding", f"grey levels 40, 120, 200 came back as {shades}", "" if fine else "reinstall av and decord"
-    )
+    return Finding("decoding", f"grey levels 40, 120, 200 came back as {shades}", "" if fine else "reinstall av and decord")
 
 
 def _prefect() -> Finding:

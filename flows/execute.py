@@ -1,7 +1,5 @@
 """Executing a plan: as a Prefect flow, with every step printed on the console and the whole run kept on record."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Commands about feature stores: importing, listing, verifying, exporting, and copies on S3-like storage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

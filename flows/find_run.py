@@ -1,7 +1,5 @@
 """Finding the run that a command names: by its id, by the beginning of its id, or by its recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from storage.errors import UsageError
@@ -16,9 +14,7 @@ def find_run(runs: Sequence[RunRecord], wanted: str, kind: str) -> RunRecord:
         return found[0]
     if by_id:
         raise UsageError(f"{len(by_id)} runs begin with '{wanted}'; give more of the id: {_listed(by_id)}")
-    raise UsageError(
-        f"no {kind} run is called '{wanted}'; give the id of a run or the name of its recipe: {_listed(runs)}"
-    )
+    raise UsageError(f"no {kind} run is called '{wanted}'; give the id of a run or the name of its recipe: {_listed(runs)}")
 
 
 def _listed(runs: Sequence[RunRecord]) -> str:

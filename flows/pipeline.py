@@ -1,7 +1,5 @@
 """The pipeline definition: from a folder of videos and captions to a scored captioner and a report. Read this first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Planning reads annotations and looks at files, but computes and writes nothing that a run would: `status`, `--dry-run` and
 the run itself all go by the same plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -68,9 +66,7 @@ class Planner:
         order: Sequence[str] = (),
     ):
         self.plan, self.force, self.until, self.before, self.order = plan, force, until, before or {}, order
-        self._forced: dict[
-            str, str
-        ] = {}  # URI of a result that is computed again under the same key -> its step's label
+        self._forced: dict[str, str] = {}  # URI of a result that is computed again under the same key -> its step's label
 
     @property
     def results(self) -> dict[str, Input]:

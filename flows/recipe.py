@@ -2,8 +2,6 @@
 
 Loaded from YAML, checked at once, changed by `--set a.b=c`. An unknown key or kind is an error that lists the valid ones."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 from collections.abc import Sequence
@@ -134,9 +132,7 @@ class Recipe(Options):
         wanted += [("embedding.net", name) for name in (self.embedding.net.features if self.embedding else ())]
         for section, name in wanted:
             if name not in self.features:
-                raise ValueError(
-                    f"{section}.features names '{name}'; the recipe's features are {', '.join(self.features)}"
-                )
+                raise ValueError(f"{section}.features names '{name}'; the recipe's features are {', '.join(self.features)}")
         for name, feature in self.features.items():
             sampling = sampling_of(feature)
             if sampling is not None and sampling not in self.sampling:
@@ -173,9 +169,7 @@ class Recipe(Options):
                 "section out"
             )
         if KEY_FRAMES in self.features:
-            raise ValueError(
-                f"features.{KEY_FRAMES}: the name is taken by the key frames that are found; choose another"
-            )
+            raise ValueError(f"features.{KEY_FRAMES}: the name is taken by the key frames that are found; choose another")
         if self.ensemble is not None:
             raise ValueError(
                 "an ensemble reads the same features, but with key_frames each captioner has its own; leave one of the two out"
@@ -205,9 +199,7 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"), key=lambda path: path.stem)}
 
 
-def load_recipe(
-    name: str, settings: Sequence[str] = (), data: Path | str | None = None, kind: str | None = None
-) -> Recipe:
+def load_recipe(name: str, settings: Sequence[str] = (), data: Path | str | None = None, kind: str | None = None) -> Recipe:
     """A shipped recipe by name, any YAML file by path, or the YAML itself, with `a.b=c` settings applied, its data folder
     set by `data` and, with `kind`, its data set read as another kind."""
     path = None if "\n" in name else _find(name)

@@ -3,8 +3,6 @@
 Changes are counted from the last run that was recorded as done, and a refresh is recorded after its event was sent: after
 a kill in between the next refresh sends it again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -121,10 +119,7 @@ def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> 
     changes = find_changes(recipe, workspace)
     if not changes.any:
         return Refreshed(changes, None, False)
-    parameters = {
-        "run": {"recipe": recipe_text(recipe), "workspace": str(workspace.root)},
-        "retrain_after": retrain_after,
-    }
+    parameters = {"run": {"recipe": recipe_text(recipe), "workspace": str(workspace.root)}, "retrain_after": retrain_after}
 
     def planned_refresh(run: dict[str, Any], retrain_after: int) -> Refreshed:
         return refresh(changes, retrain_after)

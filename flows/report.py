@@ -1,7 +1,5 @@
 """`longtake report`: the page of a run from what the run left behind, or one page that compares several runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`longtake score`: caption files in, all metrics out, with intervals and, given a second file, a paired comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -65,9 +63,7 @@ def score_files(
     shared = [id for id in truth if all(id in captions for captions in captions_of)]
     if not shared:
         raise BadInput(_nothing_shared(files, captions_of, references, truth))
-    tokenized_captions = [
-        dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in captions_of
-    ]
+    tokenized_captions = [dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in captions_of]
     results = score_captions(tokenized_captions, {id: truth[id] for id in shared}, meteor, spice_jars)
     seen = [text for texts in read_reference_file(training).values() for text in cut(texts)] if training else None
     scored = [
@@ -91,10 +87,7 @@ def _tokenize(texts: Sequence[str]) -> list[str]:
 
 
 def _nothing_shared(
-    files: Sequence[Path],
-    captions_of: Sequence[Mapping[str, str]],
-    references: Path,
-    truth: Mapping[str, Sequence[str]],
+    files: Sequence[Path], captions_of: Sequence[Mapping[str, str]], references: Path, truth: Mapping[str, Sequence[str]]
 ) -> str:
     for path, captions in zip(files, captions_of, strict=True):
         if not captions.keys() & truth.keys():

@@ -1,7 +1,5 @@
 """Status tables: the plan of a recipe with each stage's state and reason, and the runs of a workspace."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.markup import escape
@@ -75,10 +73,7 @@ def print_runs(workspace: Workspace, as_json: bool) -> None:
         out.print("no runs yet")
         print_next(
             (command_line(workspace, "demo"), "tries everything on a drawn world"),
-            (
-                command_line(workspace, "run", "folder", "--data", "my-videos"),
-                "trains on videos and captions of your own",
-            ),
+            (command_line(workspace, "run", "folder", "--data", "my-videos"), "trains on videos and captions of your own"),
         )
     else:
         _print_runs(runs[:20])

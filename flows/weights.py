@@ -1,7 +1,5 @@
 """Commands about weights: what backbones and recipes want, what is here, bringing files, checking them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Untrusted YAML: plain values only, and a limited number of them. A few lines of aliases can stand for a billion."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml
@@ -37,9 +35,7 @@ def read_yaml(text: str) -> Any:
         if node is None:
             return None
         if (count := _values_in(node, {}, ())) > _MOST_VALUES:
-            raise yaml.YAMLError(
-                f"its aliases make {count:.0e} values of it; {_MOST_VALUES:,} is the most that is read"
-            )
+            raise yaml.YAMLError(f"its aliases make {count:.0e} values of it; {_MOST_VALUES:,} is the most that is read")
         return loader.construct_document(node)
     finally:
         loader.dispose()

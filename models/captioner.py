@@ -1,7 +1,5 @@
 """A captioner: an encoder, a decoder, optionally a reconstructor, and the teacher-forced pass over a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

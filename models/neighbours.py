@@ -6,8 +6,6 @@ at most c (|a|² + |b|²) with c = (D + 32) eps on vectors centred on the items'
 |a||b|, single roundings by 32 eps together). That bounds every distance below and above; a pair whose lower bound exceeds the
 upper bounds of k others of its row cannot be among the k nearest. All other pairs are measured."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The base of every option class of this room: frozen, closed, each field with a one-line description."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 
 

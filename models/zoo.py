@@ -1,8 +1,6 @@
 """The published captioners. Read this first: one table says which function builds each; its options are beside it. A new one is a
 file in models/captioners with an options class of its own `kind` and a builder, named in CAPTIONERS and in CaptionerOptions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any
 

@@ -3,8 +3,6 @@
 A *snapshot* is what the annotations and the hashes of the files tell, without decoding anything: it is cheap, and enough to know
 every key in advance. The catalogue adds what probing found."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

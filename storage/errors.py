@@ -11,8 +11,6 @@ LongtakeError              printed without a traceback; exit code 1
 └── StorageError           the workspace cannot be read or written (full, read-only, damaged)
     └── TransientError     a disk or network that may answer the next time: worth another try"""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The base of every option class: frozen, closed, each field with a one-line description that is also its help."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 
 

@@ -1,7 +1,5 @@
 """The results of a run: captions as JSON lines, scores as JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What each run used: its recipe, its data, and the key of every stage. What no kept run refers to can be collected."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict, dataclass, field

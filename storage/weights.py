@@ -3,8 +3,6 @@
 index.json    net -> file, sha256, size, mtime, source; replaced whole, under a lock, so that two processes may write
 files/        imported files, named by their hash: nothing is ever overwritten by something else"""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 """Boosting: train a seeded captioner by policy gradient on what its own captions earn; choose its best epoch by validation CIDEr,
 the seeded captioner among them, so that it never ends worse than it began; resume exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Caption: the trained captioner describes every video of a split."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from models.decoding.beam_search import SearchOptions

@@ -1,7 +1,5 @@
 """Catalogue: read the annotations, fingerprint and probe every file, list what is missing or broken."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 Pictures are those that the runs' reports took; nothing is decoded, captioned or trained here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Evaluate: the captions of a split against its references, against each other, and against the videos themselves."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated
@@ -141,11 +139,7 @@ def mask_attention(
     """G2L's Fig. 6: {"shares": those asked for, "CIDEr": the score of greedy captions without these shares of the attention
     weights, the smallest first, ...}; None for a captioner without attention. Every attention is masked, over time, space and
     regions alike: one that has learnt what matters loses little until most of its weights are gone."""
-    truth, shares, measured = (
-        references.sentences(options.split),
-        options.attention_masking,
-        ("CIDEr", "BLEU-4", "ROUGE-L"),
-    )
+    truth, shares, measured = (references.sentences(options.split), options.attention_masking, ("CIDEr", "BLEU-4", "ROUGE-L"))
     curve: dict[str, list[float]] = {"shares": list(shares), **{name: [] for name in measured}}
     greedy, device = SearchOptions(width=1), str(next(captioner.parameters()).device)
     with progress_bar("masking attention", len(shares) * len(ids), "videos") as shown:

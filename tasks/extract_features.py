@@ -3,8 +3,6 @@
 The unit that resumes is a video: a row exists once its segment's index does. A row depends on its own video alone, so a
 killed and resumed extraction gives the same bits as an undisturbed one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -91,12 +89,7 @@ def _rerun_reason(context: StageContext) -> str:
 
 # 2: batches of one size, filled across videos; any backbone
 @stage(
-    version=2,
-    device=True,
-    key_inputs=_key_inputs,
-    is_valid=_is_valid,
-    explain_stale=_explain_stale,
-    rerun_reason=_rerun_reason,
+    version=2, device=True, key_inputs=_key_inputs, is_valid=_is_valid, explain_stale=_explain_stale, rerun_reason=_rerun_reason
 )
 def extract_features(
     context: StageContext,
@@ -192,9 +185,7 @@ def _extract(
     return {name: count for name, count in counts.items() if count}
 
 
-def _settle(
-    context: StageContext, catalogue: Catalogue, sources: dict[str, FeatureSource]
-) -> tuple[pa.Table, list[Problem]]:
+def _settle(context: StageContext, catalogue: Catalogue, sources: dict[str, FeatureSource]) -> tuple[pa.Table, list[Problem]]:
     """What there is now: the rows of every feature, and what could not be extracted."""
     rows: list[tuple[str, str, str]] = []
     problems: dict[str, Problem] = {}

@@ -3,8 +3,6 @@ the captioner can be trained again with the choice settled.
 
 The result stands in for the extraction: it lists all of its features, and one more, whose rows lie in the result's own folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -92,22 +90,12 @@ def find_key_frames(
 
 
 def _write(
-    context: StageContext,
-    source: FeatureSource,
-    access: FeatureAccess,
-    net: Captioner,
-    temporal: str,
-    pending: dict[str, str],
+    context: StageContext, source: FeatureSource, access: FeatureAccess, net: Captioner, temporal: str, pending: dict[str, str]
 ) -> View:
     """The key frame of every video that has none yet; the view of all of them."""
     device = context.runtime.torch_device()
     net.to(device)
-    provenance = {
-        "extractor_key": source.key,
-        "name": source.name,
-        "words": source.description,
-        "weights": source.weights,
-    }
+    provenance = {"extractor_key": source.key, "name": source.name, "words": source.description, "weights": source.weights}
     store = FeatureStore.create(context.folder / "store", provenance=provenance | versions(), feature_shape=(1,))
     there = store.view().fresh(pending)
     with progress_bar("finding key frames", len(pending), "videos") as shown, store.writer() as writer:

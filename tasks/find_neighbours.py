@@ -3,8 +3,6 @@
 The unit that resumes is a block of rows: its file name has its range, and a killed run goes on with the missing blocks. The
 search is exact and gives the same bits on every machine."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,9 +48,7 @@ class PooledFeature:
 
 
 @stage(version=1, device=True)
-def find_neighbours(
-    context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef
-) -> StageResult:
+def find_neighbours(context: StageContext, options: NeighbourOptions, videos: ArtifactRef, features: ArtifactRef) -> StageResult:
     access = FeatureAccess.open(context.workspace, context.path(features), (options.feature,))
     catalogue = Catalogue(context.path(videos), context.data)
     needed = [split for split in SPLITS if split == "train" or split in options.queries]

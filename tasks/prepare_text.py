@@ -1,8 +1,6 @@
 """Prepare text: tokenise the captions, build the vocabulary from the training split, choose the words that the tagger learns, and
 write the tables that rewards and weighted losses read: references, document frequencies, caption weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from models.metrics.document_frequencies import DocumentFrequencies
@@ -34,9 +32,7 @@ def prepare_text(context: StageContext, options: TextOptions, captions: Artifact
     rows = caption_rows(Catalogue(context.path(captions), context.data))
     vocabulary = write_references(context.folder, rows, options)
     if len(vocabulary) > MAX_WORDS:
-        words = (
-            f"the training captions have {len(vocabulary):,} different words, n-grams can be counted of {MAX_WORDS:,}"
-        )
+        words = f"the training captions have {len(vocabulary):,} different words, n-grams can be counted of {MAX_WORDS:,}"
         raise BadInput(f"{words}; raise text.min_count (now {options.min_count})")
     count, rows = len(rows), []
     _write_tables(context.folder)

@@ -1,7 +1,5 @@
 """Report: gather what a run made and found, and write it as one HTML page a person likes to look at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,12 +82,7 @@ def report(
 ) -> StageResult:
     """`captioners` are those that captioned; `refocused` is the captioner that found the key frames of VRE's third phase."""
     stages = (catalogue, text, *frame_plans, tagger, features, neighbours, refocused, *seeded, key_frames, *boosted)
-    named: dict[str, ArtifactRef | None] = {
-        "catalogue": catalogue,
-        "text": text,
-        "captions": captions,
-        "scores": scores,
-    }
+    named: dict[str, ArtifactRef | None] = {"catalogue": catalogue, "text": text, "captions": captions, "scores": scores}
     named |= {"extraction": features, "features": key_frames or features, "captioner": captioners[0]}
     named |= {"tagger": tagger, "neighbours": neighbours, "seeding": seeded[0] if seeded else None}
     named["boosting"] = boosted[0] if boosted else None
@@ -241,20 +234,14 @@ def _region_boxes(run: _Run) -> tuple[attention.RegionBoxes | None, list[str]]:
     feature = run.recipe["features"][name]
     if feature.get("output") == "grid":
         cells = attention.grid_cells(int(run.access.about[name]["shape"][0]))
-        return (
-            (attention.RegionBoxes(cells), [])
-            if cells
-            else (None, [f"The cells of '{name}' are no square grid: no boxes."])
-        )
+        return (attention.RegionBoxes(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
     beside = attention.boxes_feature(run.recipe["features"], name)
     if beside is None:
         return None, [
             f"The boxes of the regions '{name}' were not kept, so what words look at within a frame cannot be drawn; "
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
-    return attention.RegionBoxes(
-        boxes=FeatureAccess.open(run.context.workspace, run.folders["extraction"], (beside,))
-    ), []
+    return attention.RegionBoxes(boxes=FeatureAccess.open(run.context.workspace, run.folders["extraction"], (beside,))), []
 
 
 def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:

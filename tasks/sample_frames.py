@@ -1,8 +1,6 @@
 """Sample frames: decide which frames of which video an extractor sees, before anything is decoded. Extraction reads the plan;
 'longtake frames' shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 epoch by validation CIDEr; resume exactly. What a captioner wants beside it (RecNet's reconstruction, VRE's phases) is in
 its objective."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal, Self
 
@@ -114,11 +112,7 @@ class SeedOptions(Options):
 # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
 @stage(version=3, device=True, launch=partial(train_in_processes, "seed", "seeding"))
 def seed(
-    context: StageContext,
-    options: SeedOptions,
-    features: ArtifactRef,
-    text: ArtifactRef,
-    weights: ArtifactRef | None = None,
+    context: StageContext, options: SeedOptions, features: ArtifactRef, text: ArtifactRef, weights: ArtifactRef | None = None
 ) -> StageResult:
     how = options.seeding
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
@@ -182,9 +176,7 @@ class RefocusPhases:
     (eq. 22), divided by the mean number of tokens in a caption. So all epochs have losses a token, as other captioners do,
     and the learning rate and the clip mean the same to them."""
 
-    def __init__(
-        self, captioner: VreCaptioner, alone: Objective, options: SeedOptions, tokens: float, rewards: RewardMemory
-    ):
+    def __init__(self, captioner: VreCaptioner, alone: Objective, options: SeedOptions, tokens: float, rewards: RewardMemory):
         how = options.seeding
         terms: dict[str, tuple[float, Term]] = {
             "step1": (1 / tokens, StepLoss(1, how.scheduled_sampling)),

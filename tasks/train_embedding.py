@@ -2,8 +2,6 @@
 
 Trained on the training split alone; the best epoch is the one with the highest sum of recalls on validation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,9 +56,7 @@ _BATCH = 256  # videos or captions that are embedded together
 
 
 @stage(version=2, device=True)  # 2: easy epochs
-def train_embedding(
-    context: StageContext, options: EmbeddingOptions, features: ArtifactRef, text: ArtifactRef
-) -> StageResult:
+def train_embedding(context: StageContext, options: EmbeddingOptions, features: ArtifactRef, text: ArtifactRef) -> StageResult:
     device, config = context.runtime.torch_device(), options.training
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
     data = CaptionData(context, text, access)
@@ -108,9 +104,7 @@ def has_collapsed(loss: float, margin: float) -> bool:
 
 
 @torch.no_grad()
-def retrieval(
-    net: VisualSemantic, access: FeatureAccess, captions: dict[str, list[list[int]]], device: str
-) -> dict[str, float]:
+def retrieval(net: VisualSemantic, access: FeatureAccess, captions: dict[str, list[list[int]]], device: str) -> dict[str, float]:
     """Videos with their captions as BOS w1 .. wn EOS -> R@1, 5 and 10 of captions for videos and of videos for captions."""
     rows = [token_ids[1:] for of_video in captions.values() for token_ids in of_video]
     counts = torch.tensor([len(of_video) for of_video in captions.values()], device=device)

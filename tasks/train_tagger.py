@@ -3,8 +3,6 @@
 GL-RG's long-range encoder in small, end to end on frames. The demo uses its position features: they need no download, and random
 backbones would carry colour and nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -73,9 +71,7 @@ class TagBatches:
 
 
 @stage(version=1, device=True)
-def train_tagger(
-    context: StageContext, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef
-) -> StageResult:
+def train_tagger(context: StageContext, options: TrainTaggerOptions, videos: ArtifactRef, text: ArtifactRef) -> StageResult:
     references = References(context.path(text))
     words = references.tag_words[: options.net.words]
     captions = {id: [sentence.split() for sentence in rows] for id, rows in references.sentences("train").items()}

@@ -3,8 +3,6 @@
 The quick weights (CIDEr-D, BLEU-4, ROUGE-L) come with the text tables. METEOR's depend on the words of the training captions
 alone. Videos are scored in blocks that are written one by one, so a kill costs one block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -70,9 +68,7 @@ def _weights(folder: Path, rows: list[_Caption]) -> Iterator[NDArray[np.float64]
                 yield np.load(path, allow_pickle=False)
                 bar.advance(len(block))
     except JavaFailed as error:
-        remedy = (
-            "what is done is kept, run the same command to go on; weights by cider_d, bleu_4 and rouge_l need no Java"
-        )
+        remedy = "what is done is kept, run the same command to go on; weights by cider_d, bleu_4 and rouge_l need no Java"
         raise LongtakeError(f"captions cannot be weighed by METEOR: {error}; {remedy}") from error
     finally:
         meteor.close()

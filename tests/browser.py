@@ -16,9 +16,7 @@ from urllib.request import urlopen
 
 from websockets.sync.client import ClientConnection, connect
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -60,9 +58,7 @@ class Page:
             self.events.append(json.loads(self._socket.recv(timeout=120)))
 
     def resize(self, width: int, height: int) -> None:
-        self.ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
 
     def value(self, script: str) -> Any:
         """What an expression comes to, as JSON has it."""

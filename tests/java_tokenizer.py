@@ -34,16 +34,10 @@ def java_tokenize(captions: Sequence[str], time_limit: float = 600.0) -> list[li
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise JavaFailed(
-                f"the Java tokenizer took longer than {time_limit:g} s for {len(captions)} captions"
-            ) from error
+            raise JavaFailed(f"the Java tokenizer took longer than {time_limit:g} s for {len(captions)} captions") from error
     if done.returncode:
-        raise JavaFailed(
-            f"the Java tokenizer ended with code {done.returncode}; try again, or another Java by JAVA_HOME"
-        )
+        raise JavaFailed(f"the Java tokenizer ended with code {done.returncode}; try again, or another Java by JAVA_HOME")
     lines = done.stdout.decode("utf-8").split("\n")[:-1]
     if len(lines) != len(captions):
-        raise JavaFailed(
-            f"the Java tokenizer made {len(lines)} lines of {len(captions)} captions; please report the captions"
-        )
+        raise JavaFailed(f"the Java tokenizer made {len(lines)} lines of {len(captions)} captions; please report the captions")
     return [[word for word in line.rstrip().split(" ") if word and word not in PUNCTUATION] for line in lines]

@@ -49,9 +49,7 @@ def is_alive(pid: int) -> bool:
 
 def children(pid: int, named: str = "") -> list[int]:
     """The processes that a process started, of those whose command line has these words."""
-    listed = subprocess.run(
-        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True
-    ).stdout
+    listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True).stdout
     return [int(line.split()[0]) for line in listed.splitlines() if named in line]
 
 

@@ -1,7 +1,5 @@
 """The command `longtake caption`: captions for your own videos, from a run that is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,15 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from flows.cli.options import (
-    DEFAULT_WORKSPACE,
-    INTERRUPTED,
-    QUARANTINED,
-    JsonOption,
-    RetryOption,
-    WorkspaceOption,
-    existing,
-)
+from flows.cli.options import DEFAULT_WORKSPACE, INTERRUPTED, QUARANTINED, JsonOption, RetryOption, WorkspaceOption, existing
 from flows.cli.printing import err, out
 from storage.datasets.user_files import gather_files
 from storage.errors import UsageError, wrap_os_errors
@@ -27,9 +17,7 @@ from storage.text.caption_writers import RENDERERS, SUBTITLES, CaptionLine, Form
 
 RunOption = Annotated[
     str | None,
-    typer.Option(
-        "--run", "-r", help="A run's id or its recipe's name; without it the newest finished run.", metavar="RUN"
-    ),
+    typer.Option("--run", "-r", help="A run's id or its recipe's name; without it the newest finished run.", metavar="RUN"),
 ]
 
 
@@ -41,8 +29,7 @@ def caption(
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     format: Annotated[Format, typer.Option("--format", "-f", help="What is written.")] = "text",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="A file; for srt and vtt of several videos a folder.", metavar="PATH"),
+        Path | None, typer.Option("--output", "-o", help="A file; for srt and vtt of several videos a folder.", metavar="PATH")
     ] = None,
     n_best: Annotated[int, typer.Option("--n-best", min=1, max=50, help="Captions per clip, best first.")] = 1,
     windows: Annotated[

@@ -1,7 +1,5 @@
 """Captions of files as lines to be written, with the files named as people named them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

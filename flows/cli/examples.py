@@ -1,7 +1,5 @@
 """An example of every command, shown at the end of its help."""
 
-from __future__ import annotations
-
 import typer
 
 EXAMPLES = """

@@ -1,7 +1,5 @@
 """The commands `longtake features ...`."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,15 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from flows.cli.options import (
-    DEFAULT_WORKSPACE,
-    QUARANTINED,
-    DataOption,
-    JsonOption,
-    KindOption,
-    WorkspaceOption,
-    existing,
-)
+from flows.cli.options import DEFAULT_WORKSPACE, QUARANTINED, DataOption, JsonOption, KindOption, WorkspaceOption, existing
 from flows.cli.printing import err, out, print_problems, readable_size
 from storage.records import Problem
 from storage.workspace import Workspace
@@ -51,14 +41,11 @@ NameArgument = Annotated[
 def import_(
     name: Annotated[str, typer.Argument(help="What to call the features; a recipe names them as 'store'.")],
     path: Annotated[Path, typer.Argument(help="A folder of <id>.npy, one .npy with --ids, .npz or HDF5 keyed by id.")],
-    ids: Annotated[
-        Path | None, typer.Option(help="For one .npy: a text file with one id per line, or a JSON list.")
-    ] = None,
+    ids: Annotated[Path | None, typer.Option(help="For one .npy: a text file with one id per line, or a JSON list.")] = None,
     data: DataOption = None,
     kind: KindOption = None,
     dtype: Annotated[
-        Precision | None,
-        typer.Option(help="Precision of the store; else that of the store or the export, else float16."),
+        Precision | None, typer.Option(help="Precision of the store; else that of the store or the export, else float16.")
     ] = None,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     as_json: JsonOption = False,
@@ -96,15 +83,11 @@ def list_features(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonO
         made_by = escape(row["words"]) + (f"; {row['damaged']:,} from damaged videos" if row["damaged"] else "")
         size = readable_size(row["bytes"])
         table.add_row(escape(row["store"]), f"{row['videos']:,}", escape(shape), size, made_by)
-    out.print(
-        table if rows else "no features yet; 'longtake run' extracts them, 'longtake features import' brings yours"
-    )
+    out.print(table if rows else "no features yet; 'longtake run' extracts them, 'longtake features import' brings yours")
 
 
 @features_app.command("show")
-def show_features(
-    name: NameArgument, workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False
-) -> None:
+def show_features(name: NameArgument, workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
     """Everything about one feature store: counts, sizes, and its provenance (extractor, weights, sampling, versions)."""
     from flows.features import describe_store, find_store
 
@@ -119,9 +102,7 @@ def show_features(
 @features_app.command("verify")
 def verify_features(
     name: Annotated[str | None, typer.Argument(help="One store, as 'features list' names it; all if left out.")] = None,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Take bad rows out, so that the next run recomputes just them.")
-    ] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Take bad rows out, so that the next run recomputes just them.")] = False,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     as_json: JsonOption = False,
 ) -> None:
@@ -145,12 +126,8 @@ def verify_features(
 def export_features(
     name: NameArgument,
     to: Annotated[Form, typer.Option(help="npy: a folder with one <id>.npy per video; hdf5: one file keyed by id.")],
-    path: Annotated[
-        Path | None, typer.Option("--out", help="The folder or file; else the store's name in this folder.")
-    ] = None,
-    ids: Annotated[
-        Path | None, typer.Option(help="Only these videos: a text file with one id per line, or a JSON list.")
-    ] = None,
+    path: Annotated[Path | None, typer.Option("--out", help="The folder or file; else the store's name in this folder.")] = None,
+    ids: Annotated[Path | None, typer.Option(help="Only these videos: a text file with one id per line, or a JSON list.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there with other values.")] = False,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     as_json: JsonOption = False,
@@ -186,9 +163,7 @@ def push_features(
 @features_app.command("pull")
 def pull_features(
     name: NameArgument,
-    source: Annotated[
-        str, typer.Option("--from", help="s3://bucket/prefix (AWS_* variables say how), or file:///folder.")
-    ],
+    source: Annotated[str, typer.Option("--from", help="s3://bucket/prefix (AWS_* variables say how), or file:///folder.")],
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     as_json: JsonOption = False,
 ) -> None:

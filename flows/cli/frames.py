@@ -1,7 +1,5 @@
 """The command `longtake frames`: which frames of which videos the extractors see."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

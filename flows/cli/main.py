@@ -1,7 +1,5 @@
 """The command `longtake`. Each command only parses, calls and prints; heavy imports wait until they are needed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -217,9 +215,7 @@ def gc(
     total = sum(item.nbytes for item in garbage)
     if as_json:
         items = [{"path": str(g.path), "reason": g.reason, "bytes": g.nbytes} for g in garbage]
-        out.print_json(
-            data={"removed": not dry_run, "bytes": total, "items": items, "dead_rows": sum(d.count for d in dead)}
-        )
+        out.print_json(data={"removed": not dry_run, "bytes": total, "items": items, "dead_rows": sum(d.count for d in dead)})
         return
     for item in garbage:
         out.print_line(f"{readable_size(item.nbytes):>9}  {item.path.relative_to(space.root)}  [dim]{item.reason}[/]")

@@ -1,7 +1,5 @@
 """The options that several commands share, each with its help text."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path
@@ -14,13 +12,11 @@ from storage.workspace import Workspace
 
 RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe's name or a YAML file.", metavar="RECIPE")]
 WorkspaceOption = Annotated[
-    Path,
-    typer.Option("--workspace", "-w", help="The project's folder; created if it is new.", envvar="LONGTAKE_WORKSPACE"),
+    Path, typer.Option("--workspace", "-w", help="The project's folder; created if it is new.", envvar="LONGTAKE_WORKSPACE")
 ]
 DataOption = Annotated[Path | None, typer.Option("--data", "-d", help="The folder of videos and captions.")]
 KindOption = Annotated[
-    str | None,
-    typer.Option(help="Read the data folder as this kind: folder, msvd, msrvtt, activitynet, coco, demo."),
+    str | None, typer.Option(help="Read the data folder as this kind: folder, msvd, msrvtt, activitynet, coco, demo.")
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -32,9 +28,7 @@ ForceOption = Annotated[
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and why; do nothing.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-RetryOption = Annotated[
-    bool, typer.Option("--retry-quarantined", help="Try the videos again that extraction could not read.")
-]
+RetryOption = Annotated[bool, typer.Option("--retry-quarantined", help="Try the videos again that extraction could not read.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Prefect's own log too.")]
 
 DEFAULT_WORKSPACE = Path("longtake-workspace")

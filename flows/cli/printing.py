@@ -43,10 +43,7 @@ def print_next(*commands: tuple[str, str]) -> None:
 def _print_metrics(metrics: dict[str, Any]) -> None:
     """What evaluation says beside the scores, in a line or two."""
     shares = {**(metrics.get("self_retrieval") or {})}
-    parts = [
-        f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}"
-        for name, v in metrics["diversity"].items()
-    ]
+    parts = [f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}" for name, v in metrics["diversity"].items()]
     parts += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
     out.print_line(", ".join(parts))
     for name, why in metrics["not_computed"].items():

@@ -1,7 +1,5 @@
 """`longtake refresh`, `deploy` and `dashboard`: a data set that changes, on a Prefect server."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -106,9 +104,7 @@ def _print_refreshed(refreshed: Any, as_json: bool) -> None:
 
 
 def deploy(
-    recipe: Annotated[
-        str | None, typer.Option(help="A shipped recipe's name or a YAML file.", metavar="RECIPE")
-    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="A shipped recipe's name or a YAML file.", metavar="RECIPE")] = None,
     data: DataOption = None,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     kind: KindOption = None,
@@ -144,12 +140,7 @@ def deploy(
             "--timezone Europe/Berlin"
         ) from error
     settings = [*(settings or []), *([f"runtime.concurrency_limit={SLOTS}"] if gpu_slots else [])]
-    values: dict[str, Any] = {
-        "workspace": str(space.root),
-        "settings": settings,
-        "kind": kind,
-        "retrain_after": retrain_after,
-    }
+    values: dict[str, Any] = {"workspace": str(space.root), "settings": settings, "kind": kind, "retrain_after": retrain_after}
     names = ("", "")
     if recipe is not None:
         loaded = load_recipe(recipe, settings, data, kind)
@@ -165,9 +156,7 @@ def deploy(
         if gpu_slots:
             ensure_slots(SLOTS, gpu_slots)
         ensure_automation(crashed_after)
-        done = register(
-            DeploymentTarget(name or names[0] or "longtake", values, *names), pool, pool_type, cron, timezone
-        )
+        done = register(DeploymentTarget(name or names[0] or "longtake", values, *names), pool, pool_type, cron, timezone)
     if as_json:
         out.print_json(data={"deployments": done, "pool": pool})
         return
@@ -182,9 +171,7 @@ def _next_steps(done: list[str], pool: str, dataset: str) -> list[str]:
         lines.append("  longtake dashboard                                the server that these were registered with")
     lines += [
         f"  prefect worker start --pool {pool:<22} executes runs; as many as you like, on any machine",
-        f"  prefect deployment run '{done[0]}'"
-        + " " * max(1, 26 - len(done[0]))
-        + "starts one now; so does the dashboard",
+        f"  prefect deployment run '{done[0]}'" + " " * max(1, 26 - len(done[0])) + "starts one now; so does the dashboard",
     ]
     if dataset:
         event = f"  prefect event emit longtake.source.changed --resource-id longtake.dataset.{dataset}"
@@ -192,9 +179,7 @@ def _next_steps(done: list[str], pool: str, dataset: str) -> list[str]:
     return lines
 
 
-def dashboard(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 4200,
-) -> None:
+def dashboard(port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 4200) -> None:
     """Start Prefect's server and dashboard here, on the history of all runs so far, until Ctrl-C."""
     from flows.orchestration.embedded_server import configure
 

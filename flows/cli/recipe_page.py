@@ -1,7 +1,5 @@
 """Recipes for people: a line about each, what its paper reports, and all of one with every default filled in and explained."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterator, Mapping
@@ -51,9 +49,7 @@ def first_sentence(text: str) -> str:
 
 def as_page(recipe: Recipe) -> str:
     """The recipe as YAML that loads to the same recipe, each value below its description."""
-    lines = [
-        line for row in published(recipe) for line in _comment(f"published: {row.name}: {_scores(row.scores)}", "")
-    ]
+    lines = [line for row in published(recipe) for line in _comment(f"published: {row.name}: {_scores(row.scores)}", "")]
     return "\n".join([*lines, *_section(recipe, "")]) + "\n"
 
 

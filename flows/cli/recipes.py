@@ -1,7 +1,5 @@
 """The commands `longtake recipes` and `longtake recipe ...`."""
 
-from __future__ import annotations
-
 import typer
 from rich.markup import escape
 from rich.table import Table

@@ -1,7 +1,5 @@
 """The command `longtake report`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
@@ -19,9 +17,7 @@ RunsArgument = Annotated[
 ]
 
 
-def report(
-    runs: RunsArgument = None, workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False
-) -> None:
+def report(runs: RunsArgument = None, workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
     """Build the report of the newest run, or of RUN; with several, one page that compares them. Prints where it is."""
     from flows.report import build_report
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:  # importing them would load torch before the first line of he
 
 
 def score(
-    predictions: Annotated[
-        Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")
-    ],
+    predictions: Annotated[Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")],
     references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
     against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
     meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,

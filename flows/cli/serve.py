@@ -1,7 +1,5 @@
 """The command `longtake serve`: a local page and HTTP API that caption what is dropped on them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
@@ -13,8 +11,7 @@ from storage.errors import UsageError
 
 def serve(
     run: Annotated[
-        str | None,
-        typer.Argument(help="A run's id or its recipe's name; without it the newest finished run.", metavar="RUN"),
+        str | None, typer.Argument(help="A run's id or its recipe's name; without it the newest finished run.", metavar="RUN")
     ] = None,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     host: Annotated[str, typer.Option(help="The address to listen at; by default only this machine can reach it.")] = (
@@ -22,8 +19,7 @@ def serve(
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 takes a free one.")] = 8642,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="A further name that this server may be called by. Repeatable.", metavar="NAME"),
+        list[str] | None, typer.Option(help="A further name that this server may be called by. Repeatable.", metavar="NAME")
     ] = None,
     megabytes: Annotated[float, typer.Option(min=0.001, help="The largest upload.")] = 200,
     seconds: Annotated[float, typer.Option(min=1, help="The longest that one upload is worked on.")] = 120,
@@ -42,9 +38,7 @@ def serve(
     try:
         listening = open_socket(host, port)
     except (OSError, socket.gaierror) as error:
-        raise UsageError(
-            f"cannot listen at {host} port {port}: {error.strerror}; choose another --port or --host"
-        ) from error
+        raise UsageError(f"cannot listen at {host} port {port}: {error.strerror}; choose another --port or --host") from error
 
     def ready(metadata: dict[str, str], address: str) -> None:
         out.print_line(f"{metadata['recipe']} on {metadata['dataset']} (run {metadata['run']}) at [bold]{address}[/]")

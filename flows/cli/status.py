@@ -1,7 +1,5 @@
 """The commands `longtake status` and `longtake doctor`: how things stand, and what to type next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,15 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from flows.cli.options import (
-    DEFAULT_WORKSPACE,
-    DataOption,
-    JsonOption,
-    KindOption,
-    SetOption,
-    WorkspaceOption,
-    existing,
-)
+from flows.cli.options import DEFAULT_WORKSPACE, DataOption, JsonOption, KindOption, SetOption, WorkspaceOption, existing
 from flows.cli.printing import out, print_next
 from storage.workspace import Workspace
 

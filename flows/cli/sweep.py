@@ -30,16 +30,13 @@ if TYPE_CHECKING:  # importing it would load torch before the first line of help
 
 GridOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Values to try, as in seeding.loss=xe,dxe; each is YAML. Repeatable: all combinations.", metavar="K=A,B,C"
-    ),
+    typer.Option(help="Values to try, as in seeding.loss=xe,dxe; each is YAML. Repeatable: all combinations.", metavar="K=A,B,C"),
 ]
 
 
 def sweep(
     name: Annotated[
-        str,
-        typer.Argument(help="A recipe, a sweep file, or a shipped sweep ('longtake sweeps').", metavar="RECIPE|SWEEP"),
+        str, typer.Argument(help="A recipe, a sweep file, or a shipped sweep ('longtake sweeps').", metavar="RECIPE|SWEEP")
     ],
     data: DataOption = None,
     grid: GridOption = None,

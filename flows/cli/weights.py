@@ -1,7 +1,5 @@
 """The commands `longtake weights ...`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -39,8 +37,7 @@ def list_(
     out.print(table if rows else "this recipe wants no pretrained weights")
     if any(row.state == "missing" for row in rows):
         out.print_line(
-            "A run fetches what is missing; without a network, bring the file and run "
-            "'longtake weights import FILE --net NET'."
+            "A run fetches what is missing; without a network, bring the file and run 'longtake weights import FILE --net NET'."
         )
     out.print_line(f"Imported files are kept in {escape(str(folder.path))}.")
     if recipe and all(row.state != "missing" for row in rows):
@@ -68,8 +65,7 @@ def import_(
     out.print_line(f"kept as {escape(str(known.path))}")
     if done.replaced:
         out.print_line(
-            f"they replace {escape(str(done.replaced.path))}, which stays where it is; features extracted with "
-            "it are stale now"
+            f"they replace {escape(str(done.replaced.path))}, which stays where it is; features extracted with it are stale now"
         )
 
 

@@ -72,10 +72,7 @@ def score_rows(scores: dict[str, float], last: dict[str, float]) -> list[dict[st
 
 
 def quarantine_rows(problems: list[Problem]) -> list[dict[str, str]]:
-    rows = [
-        {"item": _cell(p.item), "reason": _cell(p.reason), "kind": p.kind, "file": _cell(p.where)}
-        for p in problems[:_MOST]
-    ]
+    rows = [{"item": _cell(p.item), "reason": _cell(p.reason), "kind": p.kind, "file": _cell(p.where)} for p in problems[:_MOST]]
     if len(problems) > _MOST:
         rest = {"item": f"... and {len(problems) - _MOST} more", "reason": "'longtake status RECIPE --json' lists all"}
         rows.append({**rest, "kind": "", "file": ""})

@@ -4,8 +4,6 @@ A run that a command executes is noted in Prefect's folder; the next command fin
 sets their runs to Crashed. For deployments a Prefect server does the same by an automation, after some time without a
 heartbeat."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -69,10 +67,7 @@ def mark_crashed(home: Path) -> list[UUID]:
 
 def _unfinished_tasks(client: Any, run_id: UUID) -> list[UUID]:
     unfinished = ["RUNNING", "PENDING", "SCHEDULED", "PAUSED", "CANCELLING"]
-    asked = {
-        "flow_runs": {"id": {"any_": [str(run_id)]}},
-        "task_runs": {"state": {"type": {"any_": unfinished}}},
-    }
+    asked = {"flow_runs": {"id": {"any_": [str(run_id)]}}, "task_runs": {"state": {"type": {"any_": unfinished}}}}
     return [UUID(row["id"]) for row in client.request("POST", "/task_runs/filter", json=asked).json()]
 
 
@@ -102,9 +97,7 @@ def ensure_automation(seconds: float) -> None:
     from prefect.events.actions import ChangeFlowRunState
 
     ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed")}
-    message = (
-        f"It gave no sign of life for {seconds:.0f} s: its process or machine is gone. What it had finished is kept."
-    )
+    message = f"It gave no sign of life for {seconds:.0f} s: its process or machine is gone. What it had finished is kept."
     wanted = Automation(
         name=AUTOMATION,
         description="Made by 'longtake deploy'. Its deployments and commands give a sign of life every 30 seconds.",

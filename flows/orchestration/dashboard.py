@@ -1,7 +1,5 @@
 """Prefect's server and dashboard on this machine, on the database that runs without a server use."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

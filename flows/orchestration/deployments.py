@@ -4,8 +4,6 @@
 
 Flows are found by their module, so a worker needs Longtake installed and no copy of this folder."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,9 +82,7 @@ class DeploymentTarget:
     dataset: str = ""
 
 
-def deploy(
-    target: DeploymentTarget, pool: str, pool_type: str = "process", cron: str = "", timezone: str = "UTC"
-) -> list[str]:
+def deploy(target: DeploymentTarget, pool: str, pool_type: str = "process", cron: str = "", timezone: str = "UTC") -> list[str]:
     """Register every deployment for a target, in a work pool that is created if it is new. Returns their full names."""
     with get_client(sync_client=True) as client:
         _ensure_pool(client, pool, pool_type)
@@ -98,9 +94,7 @@ def deploy(
     return done
 
 
-def deployment_of(
-    name: str, target: DeploymentTarget, pool: str, cron: str = "", timezone: str = "UTC"
-) -> RunnerDeployment:
+def deployment_of(name: str, target: DeploymentTarget, pool: str, cron: str = "", timezone: str = "UTC") -> RunnerDeployment:
     """One of the table as Prefect's definition of a deployment; nothing is registered yet."""
     spec = DEPLOYMENTS[name]
     flow = spec.load()
@@ -131,9 +125,7 @@ def _trigger(name: str, spec: DeploymentSpec, target: DeploymentTarget) -> Deplo
     """One run for each event about this data set in this workspace, as this recipe uses it."""
     about = resource(target.dataset, target.recipe, str(target.parameters["workspace"]))
     # Whoever announces new files knows the data set, not the recipes that use it.
-    labels = ["prefect.resource.id"] + (
-        [] if spec.listens_to == SOURCE_CHANGED else ["longtake.recipe", "longtake.workspace"]
-    )
+    labels = ["prefect.resource.id"] + ([] if spec.listens_to == SOURCE_CHANGED else ["longtake.recipe", "longtake.workspace"])
     return DeploymentEventTrigger(
         name=f"{name} {target.name} on {spec.listens_to}",
         description=f"Starts {name}/{target.name} when {spec.listens_to} is about '{target.dataset}'.",
@@ -151,9 +143,7 @@ def _ensure_pool(client: SyncPrefectClient, name: str, pool_type: str) -> None:
         if template is None:
             raise UsageError(f"Prefect's server knows no work pools of type '{pool_type}'; try process") from None
         about = "Where Longtake's deployments run."
-        client.create_work_pool(
-            WorkPoolCreate(name=name, type=pool_type, description=about, base_job_template=template)
-        )
+        client.create_work_pool(WorkPoolCreate(name=name, type=pool_type, description=about, base_job_template=template))
         return
     if found.type != pool_type:
         raise UsageError(

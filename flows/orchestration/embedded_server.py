@@ -3,8 +3,6 @@
 A Prefect server named by PREFECT_API_URL or a profile is used as it is, and so is a dashboard that is up. Otherwise a server
 is started for as long as this process lives, on the database in PREFECT_HOME."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import time
@@ -101,9 +99,7 @@ def wait_for_history(flow_run_id: UUID, task_runs: int) -> bool:
     deadline, still = time.monotonic() + _DRAIN_SECONDS, 0
     with get_client(sync_client=True) as client, suppress(HTTPError, PrefectException):
         while time.monotonic() < deadline:
-            all_, ended = (
-                client.request("POST", "/task_runs/count", json=asked).json() for asked in (mine, mine | final)
-            )
+            all_, ended = (client.request("POST", "/task_runs/count", json=asked).json() for asked in (mine, mine | final))
             still = still + 1 if all_ == ended and all_ >= task_runs else 0
             if still >= (1 if task_runs else 5):
                 return True

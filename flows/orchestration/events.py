@@ -5,8 +5,6 @@
 
 What an event carries is for people and for matching. No deployment takes its parameters from there."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 from uuid import UUID

@@ -1,8 +1,6 @@
 """The Prefect flows that deployments start. They take plain values, so that the dashboard can show a form for them; what
 their docstrings and `RunParameters` say of a parameter is shown beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,21 +33,16 @@ StageName = Annotated[str, Field(json_schema_extra={"enum": [stage.name for stag
 class RunParameters(Options):
     """What a run is about: a recipe, a workspace and the data."""
 
-    recipe: Annotated[
-        str, Field(description="The name of a shipped recipe, the path of a YAML file, or a recipe's text.")
-    ]
+    recipe: Annotated[str, Field(description="The name of a shipped recipe, the path of a YAML file, or a recipe's text.")]
     workspace: Annotated[str, Field(description="The project's folder; created if it is new.")]
     data: Annotated[str | None, Field(description="The folder of videos and captions. The demo draws its own.")] = None
     kind: Annotated[
         str | None,
         Field(
-            description="Read the data folder as this kind instead of the recipe's.",
-            json_schema_extra={"enum": [*READERS, None]},
+            description="Read the data folder as this kind instead of the recipe's.", json_schema_extra={"enum": [*READERS, None]}
         ),
     ] = None
-    settings: Annotated[list[str] | None, Field(description="Recipe values to change, such as seeding.epochs=5.")] = (
-        None
-    )
+    settings: Annotated[list[str] | None, Field(description="Recipe values to change, such as seeding.epochs=5.")] = None
 
     def load(self) -> tuple[Recipe, Workspace]:
         """The recipe with its data in place and its weights fetched, and the workspace."""
@@ -122,12 +115,7 @@ def refresh_flow(run: RunParameters, retrain_after: Annotated[int, Field(ge=1)] 
 
 @flow(name="caption", description="Captions for videos and images, by a run that is trained.")
 def caption_flow(
-    files: list[str],
-    workspace: str,
-    run: str | None = None,
-    n_best: int = 1,
-    windows: float | None = None,
-    shots: bool = False,
+    files: list[str], workspace: str, run: str | None = None, n_best: int = 1, windows: float | None = None, shots: bool = False
 ) -> dict[str, list[dict[str, Any]]]:
     """Caption files, folders and patterns as the worker sees them; returns captions and problems.
 
@@ -141,8 +129,6 @@ def caption_flow(
     """
     survive_broken_pipe()
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots else None
-    found = VideoCaptioner.open(workspace, run, execute=lambda step: run_as_task(step, step.label)[1]).caption(
-        files, cut, n_best
-    )
+    found = VideoCaptioner.open(workspace, run, execute=lambda step: run_as_task(step, step.label)[1]).caption(files, cut, n_best)
     problems = [{"file": p.item, "kind": p.kind, "reason": p.reason} for p in shown_problems(found.problems)]
     return {"captions": [as_row(line) for line in lines_of(found, n_best)], "problems": problems}

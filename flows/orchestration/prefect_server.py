@@ -1,7 +1,5 @@
 """One way to start a Prefect server on this machine, for a run that has none or for the dashboard."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -20,9 +18,7 @@ class ServerEnded(LongtakeError):
     """The server ended while it started."""
 
 
-def start_server(
-    port: int = 0, dashboard: bool = False, output: IO[bytes] | None = None
-) -> tuple[subprocess.Popen[bytes], str]:
+def start_server(port: int = 0, dashboard: bool = False, output: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
     """Start Prefect's server on a port of this machine (0: any free one) and wait until it answers. Returns its process and
     its address. It ends when this process does, even by kill -9. Ctrl-C does not reach it: it would end before the run that
     reports to it."""

@@ -1,8 +1,6 @@
 """How processes end. A command that gets SIGTERM ends as after Ctrl-C; what it started ends with it even after kill -9: the
 runs of a sweep and the embedded Prefect server watch for the process that started them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Mapping

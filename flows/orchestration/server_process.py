@@ -3,8 +3,6 @@
 It serves on a socket that the process which started it has bound, and ends when that process is gone. Without `dashboard`
 it is Prefect's ephemeral app: the API and what records runs and events, without pages and without a scheduler."""
 
-from __future__ import annotations
-
 import socket
 import sys
 

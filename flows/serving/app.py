@@ -1,7 +1,5 @@
 """The web application: one page, and the API behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterable
@@ -23,10 +21,7 @@ from flows.serving.worker import WorkerDied, WorkerTimeout
 
 PAGE = Path(__file__).with_name("page")
 _BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
+    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
 
 

@@ -3,8 +3,6 @@
 It is not the server's process, so that whatever an upload causes (a crash, no memory, no end) ends here; the server starts
 another one."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

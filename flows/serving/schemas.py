@@ -1,7 +1,5 @@
 """The JSON that the HTTP API answers with, and the limits that it keeps."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, Field
 
 from storage.options import Options

@@ -1,7 +1,5 @@
 """Middleware around every request: only our own host names, only our own page as origin, and headers that keep a browser safe."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit

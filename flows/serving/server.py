@@ -1,7 +1,5 @@
 """Run the web application on a socket until the process is told to stop."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Sequence
 

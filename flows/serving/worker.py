@@ -1,7 +1,5 @@
 """The server's handle on the captioning process: started when needed, one upload at a time, killed when it takes too long."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -85,9 +83,7 @@ class CaptionWorker:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(_START_SECONDS):
-                greeting = json.loads(
-                    await process.stdout.readline() or b'{"error": "the captioning process does not start"}'
-                )
+                greeting = json.loads(await process.stdout.readline() or b'{"error": "the captioning process does not start"}')
         except TimeoutError:
             greeting = {"error": f"the captioning process does not start within {_START_SECONDS:g} s"}
         if "error" in greeting:

@@ -2,8 +2,6 @@
 
 A sweep is a grid given on the command line, or a file with named variants. The shipped files are the papers' ablation tables."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -113,16 +111,7 @@ def find_sweep(
         read = read_sweep(path)
         common = (*(read.set if recipe is None else ()), *settings)
         variants = tuple(Variant(key, values) for key, values in read.variants.items())
-        return Sweep(
-            path.stem,
-            recipe or read.recipe,
-            variants,
-            seeds or read.seeds,
-            common,
-            read.description,
-            data,
-            kind,
-        )
+        return Sweep(path.stem, recipe or read.recipe, variants, seeds or read.seeds, common, read.description, data, kind)
     if recipe is not None:
         raise UsageError(
             f"--recipe replaces the recipe of a sweep, but '{name}' is no sweep; "

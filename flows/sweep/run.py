@@ -2,8 +2,6 @@
 
 The results are saved after every run, so a sweep that was stopped shows what it has, and the same command goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -77,10 +77,7 @@ class VariantRow:
 
 def variant_rows(sweep: Sweep, results: Sequence[SweepResult]) -> list[VariantRow]:
     """The table of a sweep, also of one that is half done."""
-    done = {
-        variant.name: [r for r in results if r.variant == variant.name and r.state == "done"]
-        for variant in sweep.variants
-    }
+    done = {variant.name: [r for r in results if r.variant == variant.name and r.state == "done"] for variant in sweep.variants}
     first = {result.seed: result.metrics for result in done[sweep.variants[0].name]}
     rows = []
     for n, variant in enumerate(sweep.variants):
@@ -120,12 +117,7 @@ def write_results(sweep: Sweep, workspace: Workspace, results: Sequence[SweepRes
 
 
 def sweep_json(sweep: Sweep, results: Sequence[SweepResult]) -> dict[str, Any]:
-    asked: dict[str, Any] = {
-        "name": sweep.name,
-        "about": sweep.about,
-        "recipe": sweep.recipe,
-        "settings": list(sweep.settings),
-    }
+    asked: dict[str, Any] = {"name": sweep.name, "about": sweep.about, "recipe": sweep.recipe, "settings": list(sweep.settings)}
     asked |= {"seeds": sweep.seeds, "runs": len(sweep.variants) * sweep.seeds, "data": str(sweep.data or "")}
     variants = [_to_json(row) for row in variant_rows(sweep, results)]
     return asked | {"variants": variants, "results": [result.to_json() for result in results]}
@@ -191,10 +183,7 @@ def _markdown(sweep: Sweep, results: Sequence[SweepResult]) -> str:
     lines = [f"# {sweep.name}", ""]
     lines += [" ".join(sweep.about.split()), ""] if sweep.about else []
     common = f" with {', '.join(f'`{setting}`' for setting in sweep.settings)}" if sweep.settings else ""
-    lines += [
-        f"Recipe `{sweep.recipe}`{common}; {len(results)} of {wanted} runs. Mean ± standard deviation over seeds.",
-        "",
-    ]
+    lines += [f"Recipe `{sweep.recipe}`{common}; {len(results)} of {wanted} runs. Mean ± standard deviation over seeds.", ""]
     headers = ["variant", "settings", *names, *AFTER]
     lines += [_line(headers), "|---" * len(headers) + "|"]
     for row in rows:

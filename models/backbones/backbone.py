@@ -1,7 +1,5 @@
 """What every backbone is: a frozen net that says how its pictures must be fitted and which outputs it has."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol

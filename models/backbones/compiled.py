@@ -4,8 +4,6 @@ torch's compiler (inductor, with frozen weights) does the work; it needs a C++ c
 shape, and what the C++ compiler made is kept on disk for later processes. Sums are taken in another order than in the net as it
 came, so the results are others in their last bits; in bfloat16 they keep two to three digits."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping

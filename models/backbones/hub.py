@@ -1,8 +1,6 @@
 """Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library:
 timm's into Hugging Face's, torchvision's and VGGish's into torch.hub's, where whatever else uses these libraries finds them."""
 
-from __future__ import annotations
-
 import re
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Image backbones: any net of timm, one frame per item: its pooled feature, its grid of cells, its class probabilities."""
 
-from __future__ import annotations
-
 import copy
 import math
 import re

@@ -1,7 +1,5 @@
 """Motion backbones: torchvision's video nets, a clip of frames per item: the pooled feature and Kinetics' class probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The regions are proposals, not final detections: a feature belongs to the box fr
 box of a detection is another one. Proposals are ranked by the probability of their best class, overlapping ones of the
 same class are left out, and the first 16 stay, however sure the net is of them: the score tells."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

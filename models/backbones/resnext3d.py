@@ -1,7 +1,5 @@
 """The 3D ResNeXt-101 of Hara, Kataoka and Satoh (2018), named such that the weights that they published fit by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

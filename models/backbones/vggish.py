@@ -1,7 +1,5 @@
 """VGGish of Hershey et al. (2017): what a second of sound is like, named such that the public torch weights fit by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import chain, pairwise
 from pathlib import Path

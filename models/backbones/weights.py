@@ -1,7 +1,5 @@
 """Weights of backbones: seeded, or read from a file that can hold nothing but tensors."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path

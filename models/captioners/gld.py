@@ -1,8 +1,6 @@
 """GLD's captioners: Show-Tell (ST) reads a video as one vector, Top-Down (TDA) attends to its rows, which may be frames (B, T, D)
 or the cells of a grid in each frame (B, T, S, D). An image is a video of one frame."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """GL-RG: the probabilities of a video's words (W), actions (A) and objects (C), fused to one vector, and an LSTM decoder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

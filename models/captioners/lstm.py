@@ -1,7 +1,5 @@
 """SA-LSTM and MP-LSTM: an LSTM that reads the rows of a video with attention, or their mean. The bases of RecNet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """S2VT (sequence to sequence, video to text): two stacked LSTMs read the frames, then generate the caption. A base of RecNet."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -1,8 +1,6 @@
 """An ensemble of captioners, itself a captioner: at each step the mean of their probabilities (GLD, Table II). Its members share
 a vocabulary; each reads the features it was trained on, by name, from one batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

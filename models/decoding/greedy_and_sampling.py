@@ -1,7 +1,5 @@
 """Greedy decoding and sampling, batched over videos. For captions, scores and dropout see `models.decoding.beam_search`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """From logits to the next token, row by row: which tokens are allowed at a step, and sampling one of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -3,8 +3,6 @@
 The inputs are chosen first, step by step and without gradients; then they go through the teacher-forced pass like any
 other caption. So every decoder can be trained this way, and its teacher-forced pass stays the fast one."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Attention of a decoder over the rows of a Memory, and its masked softmax."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol

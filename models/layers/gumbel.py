@@ -1,7 +1,5 @@
 """The Gumbel top-k sampler (G2L eq. 5 and 6): k frames chosen in turn by their attention, with a gradient to it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -1,8 +1,6 @@
 """Recurrences of decoders: the LSTM's and the GRU's equations, one step at a time, for gates that have more inputs than torch's
 cells; and `Unrolling`, which runs steps over captions of different lengths, so that few are spent on padding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """The encoder over time: rows of one or more features become the rows of a Memory; and means of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Top-k whose order is defined: of equal scores the leftmost comes first. And fast for a few of many."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The two layers of every decoder that know the vocabulary: the word embedding, and the output layer to the logits."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

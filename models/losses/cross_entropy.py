@@ -1,7 +1,5 @@
 """Cross-entropy (XE) of the ground-truth tokens, and discriminative cross-entropy (DXE), which weighs captions."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from torch import Tensor, nn

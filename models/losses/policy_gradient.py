@@ -11,8 +11,6 @@ dropout ("none") are both passes the same policy to the last digit, since each p
 
 Random numbers come from torch's global generator, whose state is in training's snapshots."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace

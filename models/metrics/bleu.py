@@ -3,8 +3,6 @@
 As in pycocoevalcap: the reference length is the closest one (of two equally close the shorter), and tiny constants keep a
 quotient without n-grams defined, so that a sentence without a 4-gram in common has a small BLEU-4, not 0."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +37,7 @@ class BleuCounts:
         return bleu_of_counts(*(values.sum(0, keepdims=True) for values in self.all()))[0]
 
 
-def count_bleu(
-    index: NgramIndex, hypotheses: Sentences, video_of: ArrayLike, left_out: ArrayLike | None = None
-) -> BleuCounts:
+def count_bleu(index: NgramIndex, hypotheses: Sentences, video_of: ArrayLike, left_out: ArrayLike | None = None) -> BleuCounts:
     """N hypotheses, the video (N,) of each. left_out (N,): a reference of the video that does not count."""
     match = index.match(hypotheses, video_of, left_out)
     correct, closest = _count(

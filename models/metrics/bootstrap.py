@@ -3,8 +3,6 @@
 Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR, no means, come
 from the drawn videos' counts. UniCap and words in use have no interval: a drawn set repeats videos, so it always has fewer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

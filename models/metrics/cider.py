@@ -4,8 +4,6 @@ What pycocoevalcap calls CIDEr *is* CIDEr-D (clipping, Gaussian penalty, sigma 6
 it is given. So there is one function: with an index whose references are their own corpus it gives that CIDEr, with one that has
 the document frequencies of a training split it gives the reward."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -1,8 +1,6 @@
 """How the score kernels are compiled: once, without the interpreter's lock, on one thread, and kept on disk. A kernel never calls
 one of another file: numba keeps compiled code by the file of the caller and would not see that the callee changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How varied captions (tokenised already) are: GLD's UniCap and AvgLen, the words in use, the copies of training captions."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """Java for the two metrics that need it (METEOR, SPICE): which one works and how it is started, always with English numbers and
 UTF-8, whatever the user's settings are: METEOR writes decimal commas otherwise, and reads captions as ASCII."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -3,8 +3,6 @@
 Weight i belongs to reference i. Document frequencies count the caption that is left out too. A video's only reference has nothing
 to agree with: its weight is NaN, not 0, which would say that it is bad."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np

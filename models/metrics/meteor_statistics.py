@@ -1,8 +1,6 @@
 """METEOR 1.5 in numpy, from the 23 numbers that Java counts for each caption: the same scores (to 1e-12) for all bootstrap draws
 at once. Corpus METEOR is a function of summed counts; only aligning words with references needs Java."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -52,9 +52,7 @@ class NgramIndex:
 
     @classmethod
     def build(
-        cls,
-        references: VideoCaptions | Sequence[Sequence[Sequence[int]]],
-        frequencies: DocumentFrequencies | None = None,
+        cls, references: VideoCaptions | Sequence[Sequence[Sequence[int]]], frequencies: DocumentFrequencies | None = None
     ) -> NgramIndex:
         """videos -> references -> token ids. Without document frequencies of a corpus the references are the corpus."""
         if not isinstance(references, VideoCaptions):

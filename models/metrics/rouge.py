@@ -3,8 +3,6 @@
 The subsequence is found 64 words at a time with the bits of integers (Hyyrö 2004): each bit of a column says whether the length
 grows there, and one addition moves the whole column on."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

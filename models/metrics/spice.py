@@ -4,8 +4,6 @@ CoreNLP and its models (half a gigabyte) are not part of any package, so SPICE s
 `JavaFailed` whose text says why. The jar writes its answer with Java's JavaScript engine, which Java lost in version 15; a
 later Java needs the jars of Nashorn (nashorn-core and the asm ones it asks for) in the same folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ A baseline has one row of rewards for each sample, (N,) for sentence-level rewar
 compared position by position. After its end a sentence has its sentence-level reward, so a longer sample's last words are
 compared with that; sentences of different width must be padded alike."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np
@@ -62,9 +60,7 @@ def against_truth(rewards: Tensor, truth: Tensor, video_index: Tensor) -> Tensor
     return rewards - (baseline if rewards.ndim == 1 else baseline[:, None])
 
 
-def against_samples(
-    rewards: Tensor, video_index: Tensor, top: int | None = None, leave_one_out: bool = False
-) -> Tensor:
+def against_samples(rewards: Tensor, video_index: Tensor, top: int | None = None, leave_one_out: bool = False) -> Tensor:
     """rewards (N,), or (N, T) whose best are chosen at every position; video_index (N,): equal for samples of one video."""
     baseline = torch.empty_like(rewards)
     for video in video_index.unique():

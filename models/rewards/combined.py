@@ -1,7 +1,5 @@
 """Several rewards as one: GLD's global reward of the sentence beside the local reward of each word (eq. 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 Samples stop at EOS: nothing after it is scored. Whether EOS itself counts as a word is decided by the references of the index;
 `eos` must say the same of the samples, so that it counts on both sides or on neither."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Self
 

@@ -3,8 +3,6 @@
 R_H compares with the video's nearest neighbour in the whole training set, R_B with the hardest other video and the hardest
 caption of another video in the minibatch. s(I, c) is the cosine in a frozen VSE++ space. Both are at most 0."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -40,9 +38,7 @@ class GlobalDiscriminative:
     where it has none. A video that could not be embedded is a row of zeros: its captions have reward 0, and no other is
     compared with it. The samples of one call are one minibatch; those of a baseline are another, with a call of their own."""
 
-    def __init__(
-        self, embedding: VisualSemantic, videos: Tensor, nearest: Tensor, options: GlobalOptions | None = None
-    ):
+    def __init__(self, embedding: VisualSemantic, videos: Tensor, nearest: Tensor, options: GlobalOptions | None = None):
         if len(videos) != len(nearest):
             raise ValueError(f"{len(videos)} videos are embedded, but {len(nearest)} have a nearest neighbour")
         self.embedding, self.videos, self.embedded = embedding, videos, videos.any(1)

@@ -6,8 +6,6 @@ term frequencies (eq. 9 divides them by the sentence's length, and then hardly a
 times 10, with CIDEr-D's penalty for another length. Rewards are (N, T); after a sentence's end they are the sentence-level
 reward, with which the words of a longer sentence are compared."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np
@@ -87,9 +85,7 @@ def phrase_bonus(
     )  # fmt: skip
 
 
-def prefix_differences(
-    index: NgramIndex, captions: Sentences, video_of: NDArray[np.int64], width: int
-) -> NDArray[np.float64]:
+def prefix_differences(index: NgramIndex, captions: Sentences, video_of: NDArray[np.int64], width: int) -> NDArray[np.float64]:
     """How much each word adds to the CIDEr-D of the caption so far: N captions -> (N, width), 0 after their ends."""
     lengths = captions.lengths
     rows, positions = np.nonzero(valid := np.arange(width) < lengths[:, None])

@@ -3,8 +3,6 @@
 The recurrence between them is not compiled: its length changes with every batch, and each length would be compiled anew.
 Weights and their names stay as they are, so a checkpoint is the same with and without compilation."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from models.layers.words import OutputLayer

@@ -1,7 +1,5 @@
 """Exponential moving average (EMA) of a model's weights: usually better on new videos. Training goes on with the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

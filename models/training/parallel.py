@@ -4,8 +4,6 @@ Gradients are added up here, not by DistributedDataParallel: an objective asks a
 `forward`. A loss is a mean over tokens or captions, of which every process has another number; so each process's loss is
 weighted by its share of them, and the sum is the mean over the whole batch, as one process alone would have it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

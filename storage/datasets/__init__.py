@@ -1,7 +1,5 @@
 """The data sets that Longtake reads: one table of readers, one union of their options."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from pathlib import Path

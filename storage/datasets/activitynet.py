@@ -4,8 +4,6 @@ The captions of the official test split are not public. The two validation files
 segments, so val_1 is the val split and val_2 the test split unless the options say otherwise. The segments are called
 `<video>_000`, `<video>_001`, ..., those of val_2 `<video>_b000`, ...; all the segments of a video share its file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,8 +1,6 @@
 """Reading annotation files (JSON, CSV, TSV, JSON lines, Parquet, text) so that every mistake has a file and a line,
 and the values in them: captions, splits, segments."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """COCO captions in Karpathy's split: `dataset_coco.json`. An image is a one-frame video."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -14,8 +14,6 @@ folder, no annotation file, a malformed one, or not one usable caption. The kind
     broken_link, unreadable_folder, missing_annotation, split_counts, split_conflict, split_derived, not_mapped
                      only reported; the reason says what was done"""
 
-from __future__ import annotations
-
 import os
 import unicodedata
 from collections import Counter

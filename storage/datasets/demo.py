@@ -6,8 +6,6 @@ truth.jsonl             what was really drawn and which captions are lazy or wro
 world.unfinished.json   the options of a world that is still being drawn
 world.json              the same, renamed last: the world is complete"""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A signed distance says how far a point is from an edge (negative inside), so one formula gives an anti-aliased shape at
 any size and angle for all frames at once. Lengths are fractions of the frame's width."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ thing (the event) between two dull stretches that have nothing to do with it. Co
 are disjoint across splits, words are shared. Some scenes have a near duplicate, alike in all but one property. Some captions
 are lazy or wrong on purpose; `DemoCaption.kind` keeps the truth about them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

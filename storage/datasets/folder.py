@@ -69,9 +69,7 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
     line = sorted(hashes, key=lambda name: (hashes[name], name))
     splits: dict[str, Split] = {}
     for name in line:
-        splits[name] = (
-            "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
-        )
+        splits[name] = "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
     lent: list[str] = []
     shares: dict[Split, float] = {"test": test_share, "val": val_share, "train": 1.0 - test_share - val_share}
     for split, share in shares.items():

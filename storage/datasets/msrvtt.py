@@ -1,7 +1,5 @@
 """MSR-VTT: `videodatainfo.json`, the train_val and test files, `MSRVTT_data.json`; those that are there are merged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ The standard split is by clip number: vid1 to vid1200 train, to vid1300 val, to 
 which YouTube clip (`<id>_<start>_<end>`) has which number; the numbers follow the sorted names of the 1,970 clips, so a
 complete corpus CSV gets the standard split without that file too."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Literal

@@ -3,8 +3,6 @@
 No recipe can name this kind: what a run learns from is a data set. A clip is called by the hash of its file's bytes (and its
 segment), never by its name, so a copy or a renamed file is the same clip."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Iterable
 from pathlib import Path

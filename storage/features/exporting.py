@@ -4,8 +4,6 @@ Values are those of each video's newest row, in the store's own precision, check
 imported again to the same rows, times included. Files appear whole or not at all, and nothing that was there is replaced
 unless that is asked for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A source lists its entries by header only and loads an entry's values when asked, so nothing is held whole in memory.
 No form is ever unpickled. What 'longtake features export' wrote also brings the times of its steps."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 import zlib

@@ -4,8 +4,6 @@ What was imported, from where and when is a group of its own below <store>/impor
 problems, left out and listed; the rest goes in. The same source again changes nothing, another one under the same name
 replaces the rows of the ids it has."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -126,11 +124,7 @@ def _step(entry: SourceEntry) -> tuple[int, ...]:
 
 
 def _copy(
-    store: FeatureStore,
-    source: ImportSource,
-    rows: list[tuple[SourceEntry, str]],
-    feature_shape: Shape,
-    report: Progress,
+    store: FeatureStore, source: ImportSource, rows: list[tuple[SourceEntry, str]], feature_shape: Shape, report: Progress
 ) -> tuple[set[str], int]:
     """Write what is not there yet -> ids whose row is in the store now, number of rows written."""
     view, where, problems = store.view(), source.path.name, source.problems
@@ -158,9 +152,7 @@ def _copy(
     return present, imported
 
 
-def _open_store(
-    path: Path, name: str, feature_shape: Shape, dtype: FeatureDType | None, source: ImportSource
-) -> FeatureStore:
+def _open_store(path: Path, name: str, feature_shape: Shape, dtype: FeatureDType | None, source: ImportSource) -> FeatureStore:
     provenance = {"extractor_key": f"imported:{name}", "kind": "imported", "name": name}
     known = FeatureStore.open(path).dtype.name if (path / "zarr.json").exists() else source.dtype
     chosen = dtype or ("float32" if known == "float32" else "float16")

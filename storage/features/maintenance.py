@@ -1,7 +1,5 @@
 """Maintenance of a feature store: verifying every byte, and compacting small or partly dead segments into few large ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

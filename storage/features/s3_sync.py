@@ -265,9 +265,7 @@ def _is_left_behind(files: Mapping[str, ObjectInfo]) -> bool:
 _Copy = Callable[[str, dict[str, int]], Iterator[int]]
 
 
-def _copy_all(
-    copy: _Copy, segments: Mapping[str, dict[str, int]], progress: ProgressCallback | None
-) -> tuple[int, int]:
+def _copy_all(copy: _Copy, segments: Mapping[str, dict[str, int]], progress: ProgressCallback | None) -> tuple[int, int]:
     """Copy segments (name -> sizes of its files), oldest first -> how many, how many bytes."""
     done, total = 0, sum(sum(sizes.values()) for sizes in segments.values())
     for name in sorted(segments):

@@ -8,8 +8,6 @@
 A segment is never changed once its index is there. `written` in the index says when a row was first written; it travels
 with the row through merging, so that "the newest row" means the same before and after."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A snapshot of a feature store: the newest row of every video, and whole batches read from memory maps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writing features: a writer collects rows and publishes them as segments, often enough that a kill costs seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

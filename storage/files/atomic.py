@@ -1,7 +1,5 @@
 """Writing files so that a reader sees the old content or the new, never half of it: temp, fsync, rename."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 
 Decoders take a failed read for the end of a file, or for damage. Only a plain read tells which it was."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterator
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 One small SQLite file. Everything in it can be recomputed from the sources, so losing it costs time and no result."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """The fingerprint of a folder: a hash that changes when a file below it comes, goes or changes. Nothing is opened."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

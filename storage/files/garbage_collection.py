@@ -1,7 +1,5 @@
 """Garbage collection: results and feature stores that no kept run refers to, and left-overs of killed writers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Content hashes: of JSON-like values, of files, and of whole sets of rows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 `file_lock` is the plain one. The others call flock themselves: a waiter reads who holds a `named_lock`, a `folder_lock` leaves no
 file in a data set, and a `working_file` is removed or renamed by its holder."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

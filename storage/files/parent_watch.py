@@ -1,7 +1,5 @@
 """Ending this process when the one that it works for is gone, even by kill -9. Finished work is kept, as after any kill."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Text as a terminal, a spreadsheet or a log may safely show it: names and captions of unknown origin, addresses with a login."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urlsplit
 

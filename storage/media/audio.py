@@ -1,7 +1,5 @@
 """The sound of a video, decoded by ffmpeg in a process of its own: mono samples at the rate that a model wants."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

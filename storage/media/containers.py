@@ -1,8 +1,6 @@
 """Opening a media file safely: only a local regular file, only containers that hold their own data, and a sentence for
 every way in which that can go wrong."""
 
-from __future__ import annotations
-
 import os
 import stat
 import struct

@@ -58,9 +58,7 @@ class DecodePool:
         for process in self._started:
             process.close()
 
-    def run(
-        self, function: Callable[[JobT], AnswerT], jobs: Iterable[JobT]
-    ) -> Iterator[tuple[JobT, AnswerT | BadMedia]]:
+    def run(self, function: Callable[[JobT], AnswerT], jobs: Iterable[JobT]) -> Iterator[tuple[JobT, AnswerT | BadMedia]]:
         """Each job with its answer, in the order of the jobs. A BadMedia that the function raises, a crash and a hang
         are answers too; any other exception is raised here, the job named in a note. `function` must be importable."""
         for job, answers in self.stream(partial(_run_once, function), jobs):

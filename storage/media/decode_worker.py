@@ -3,8 +3,6 @@
 It is a fresh interpreter (no fork, no import of the program that started it) with a socket of its own and a limit of memory; it
 ends with its parent."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,8 +1,6 @@
 """The log-mel spectrogram that VGGish hears, with its published constants, patch by patch so that a sound of any length
 needs little memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

@@ -3,8 +3,6 @@
 Frames are counted by demuxing; where packets are not plainly frames (no time stamps, or double ones) by decoding. If a pass finds
 other frames than the count promised, the video is planned again on what is really there and marked as damaged."""
 
-from __future__ import annotations
-
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The container's keyframe flag is not enough: it may mark a picture of an open GOP, after which frames still refer to earlier
 pictures. So the first bytes of the packet itself are read. A codec that is not listed here is decoded from its beginning."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import av

@@ -5,8 +5,6 @@ decord is right only when every frame is taken with `next()`: by index, and also
 for open-GOP h264 and others; with leading frames that are not shown it pads the end with copies. So it reads plain
 files only (`storage.media.probe` decides) and from end to end. `seeking_reader.py` has a reader that leaves frames out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from heapq import heappop, heappush

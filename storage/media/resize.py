@@ -1,7 +1,5 @@
 """Resizing and cropping frames for a net in the decoder process, so that only what the net sees is sent on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ It seeks only where that can be proved right: the container tells where and when
 Matroska), the packet after the seek is a random access point by its own bytes (`random_access.py`), and every frame decoded from
 there on has the time that the probe found. Where one of these fails, the video is read from its beginning instead."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from functools import partial
 from itertools import chain

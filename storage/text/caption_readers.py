@@ -8,8 +8,6 @@ references    {"annotations": [{"image_id": 1, "caption": "..."}], "images": [..
 
 Ids are compared as text, so 7, 7.0 and "7" are one item. Keys that are not known are passed over."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

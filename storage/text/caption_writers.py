@@ -1,7 +1,5 @@
 """Captions of files as text that people, spreadsheets, programs and video players read."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@ Two answers differ on purpose. Letters and vowel signs which that program does n
 and Khmer, scripts of later years) stay in their words instead of being deleted. And a caption's words never depend on the next
 caption: there "the letter K." gives "k" or "k." according to what the next line starts with; here it gives "k"."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable
@@ -87,10 +85,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = tuple(
         (r"(</?[A-Za-z!][^<>~]*>)", _kept_together),
         (rf"(https?://{_IN_PATH}+{_AT_PATH_END})", str),
         (rf"(www\.(?:[^\s\"<>|().!?,]+\.)+[A-Za-z]{{2,4}}(?:/{_IN_PATH}+{_AT_PATH_END})?)", str),
-        (
-            rf"((?:[^\s\"`'<>|(){{}}.!?,_$0-9@/:;=\\\[\]^A-Z-]+\.)+(?:com|net|org|edu)(?:/{_IN_PATH}+{_AT_PATH_END})?)",
-            str,
-        ),
+        (rf"((?:[^\s\"`'<>|(){{}}.!?,_$0-9@/:;=\\\[\]^A-Z-]+\.)+(?:com|net|org|edu)(?:/{_IN_PATH}+{_AT_PATH_END})?)", str),
         (r"(<?[A-Za-z0-9][^\s\"<>|(){}]*@(?:[^\s\"<>|(){}.]+\.)*[^\s\"<>|(){}.]+>?)", str),
         (r"(@[A-Za-z_][A-Za-z_0-9]*)", str),
         (r"(&(?:amp|lt|gt|nbsp);)", str),
@@ -131,10 +126,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = tuple(
         (rf"([A-Za-z0-9][A-Za-z0-9.,]*(?:-(?:{_ACRONYM}|[A-Za-z0-9]+))+)", str),
         (r"([A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:\\?/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2})", str),
         (r"((?:\d{1,4}[- \xa0])?\d{1,4}\\?[/\u2044]\d{1,4})", _kept_together),
-        (
-            r"((?:\(\d{2,3}\)[ \xa0]?|\+{0,2}(?:\d{2,4}[- \xa0])?\d{2,4}[- \xa0])\d{3,4}[- \xa0]?\d{3,5})",
-            _kept_together,
-        ),
+        (r"((?:\(\d{2,3}\)[ \xa0]?|\+{0,2}(?:\d{2,4}[- \xa0])?\d{2,4}[- \xa0])\d{3,4}[- \xa0]?\d{3,5})", _kept_together),
         (r"([-+]?\d*(?:[.:,\u066b\u066c]\d+)+|[-+]?\d+)", str),
         (r"([A-Z]+\$)", str),
         (r"([CcFf]#|[Cc]\+\+)", str),

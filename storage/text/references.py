@@ -3,8 +3,6 @@
 Beside them, for every split, its captions as rewards and caption weights compare them: whole, as token ids, EOS counted as the
 last word. Training cuts long captions; scores never do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

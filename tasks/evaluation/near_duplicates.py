@@ -1,7 +1,5 @@
 """Near duplicates among the captioned videos, and whether their captions tell them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from models.metrics.corpus import score_corpus

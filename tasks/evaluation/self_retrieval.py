@@ -6,8 +6,6 @@ that come as near as rounding can tell are ranked before a caption's own: near d
 and the decoder's state after a prefix depends on the video and the prefix alone. So the captions form a prefix tree, of which
 each node is computed once per block of videos; the rows computed at a time stay within a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -124,9 +122,7 @@ def _prefix_levels(queries: Sequence[Sequence[int]], device: str) -> list[Prefix
     return levels
 
 
-def _score_captions(
-    captioner: Captioner, memory: Memory, levels: Sequence[PrefixLevel], vocabulary_size: int
-) -> Tensor:
+def _score_captions(captioner: Captioner, memory: Memory, levels: Sequence[PrefixLevel], vocabulary_size: int) -> Tensor:
     """Memory of B videos, the prefix tree of C captions -> log p (C, B)."""
     videos, count = len(memory.mask), sum(len(level.ended) for level in levels)
     bytes_per_row = 8 * vocabulary_size + sum(

@@ -5,8 +5,6 @@
 Both runners restart a shard elsewhere when its worker is lost, and shards are idempotent, so a lost worker costs one shard.
 The third loss in a row fails the run: then the cause is not chance."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
@@ -117,9 +115,7 @@ def _results(future: PrefectFuture[list[RowResult]], titles: dict[UUID, str], cl
     try:
         return future.result()
     except (*cluster.worker_lost, *cluster.cluster_lost) as error:
-        lost = (
-            "its worker was lost again and again; look at the machine's memory, lower runtime.workers or runtime.batch,"
-        )
+        lost = "its worker was lost again and again; look at the machine's memory, lower runtime.workers or runtime.batch,"
         if isinstance(error, cluster.cluster_lost):
             lost = "the cluster went away; start it again"
         raise ClusterLost(f"{title}: {lost} and run the same command: what was extracted is kept") from error

@@ -1,7 +1,5 @@
 """Dead rows of feature stores: rows of changed or removed videos that no kept run reads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from storage.features.store import FeatureStore

@@ -75,9 +75,7 @@ class RowResult:
 
 def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runtime) -> Iterator[RowResult]:
     """Every video through every feature that lacks its row. A bad video fails alone."""
-    groups: dict[
-        tuple[int, Request], list[Feature]
-    ] = {}  # features that take the same frames through the same net share a pass
+    groups: dict[tuple[int, Request], list[Feature]] = {}  # features that take the same frames through the same net share a pass
     for feature in features:
         groups.setdefault((id(feature.net), feature.request), []).append(feature)
     batchers = [NetBatcher(group[0].net, request, group, runtime) for (_, request), group in groups.items()]
@@ -178,10 +176,7 @@ class NetBatcher:
         while len(items):
             if self._buffer is None or self._buffer.shape[1:] != items.shape[1:]:
                 yield from self.flush()
-                shape, on_gpu = (
-                    (batch_size(items[0], self._runtime), *items.shape[1:]),
-                    self.net.device.startswith("cuda"),
-                )
+                shape, on_gpu = ((batch_size(items[0], self._runtime), *items.shape[1:]), self.net.device.startswith("cuda"))
                 self._buffer = torch.zeros(shape, dtype=items.dtype, pin_memory=on_gpu)
             used = len(self._filled)
             free = len(self._buffer) - used

@@ -4,8 +4,6 @@ tagger     the small net that learnt "video to words" on the training split (no 
 backbone   a published net by the name that people know it by: 2D, 3D, regions or sound
 imported   features that the user brought with 'longtake features import'"""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -151,9 +149,7 @@ def find_source(
     return _backbone_source(dataset, name, feature, sampling)
 
 
-def _tagger_source(
-    dataset: str, name: str, feature: TaggerFeature, sampling: Any, tagger: ArtifactRef | None
-) -> FeatureSource:
+def _tagger_source(dataset: str, name: str, feature: TaggerFeature, sampling: Any, tagger: ArtifactRef | None) -> FeatureSource:
     if feature.weights != "trained":
         weights = _file_hash(name, feature.weights)
         description = f"a small net that learnt video-to-words, from {Path(feature.weights).name}"

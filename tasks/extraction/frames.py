@@ -1,7 +1,5 @@
 """Probes, frames and shot boundaries of many videos, each decoded once, in decoder processes that may die."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +20,7 @@ CUTS_VERSION = 1  # bump when detection finds other cuts
 _BLOCK = 1000  # videos whose frame times are in memory together
 
 
-def probes_of(
-    context: StageContext, catalogue: Catalogue, ids: Sequence[str]
-) -> Iterator[tuple[str, Probe | BadMedia]]:
+def probes_of(context: StageContext, catalogue: Catalogue, ids: Sequence[str]) -> Iterator[tuple[str, Probe | BadMedia]]:
     """Each video with the probe of its file, from the file cache; what the cache has lost is probed again."""
     for start in range(0, len(ids), _BLOCK):
         block = ids[start : start + _BLOCK]

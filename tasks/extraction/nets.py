@@ -3,8 +3,6 @@
 In a module of its own, apart from every task: runners that ship tasks to other processes by value import this one, so its
 cache holds one loaded net per worker."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -147,9 +145,7 @@ def _open_tagger(
 
 
 @lru_cache(_CACHED)
-def _open_backbone(
-    net: str, weights: str, _hash: str, seed: int, compiled: Compiled, device: str, precision: Precision
-) -> Net:
+def _open_backbone(net: str, weights: str, _hash: str, seed: int, compiled: Compiled, device: str, precision: Precision) -> Net:
     path: Path | None = None
     if weights == "pretrained":
         known = WeightsFolder().find(canonical(net))

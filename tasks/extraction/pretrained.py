@@ -1,7 +1,5 @@
 """Download pretrained weights before anything is planned: their hash is part of the features' keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from models.backbones.zoo import canonical

@@ -3,8 +3,6 @@
 A shard is idempotent: rows that its stores already hold are not computed again, so a shard that runs twice, or again after a
 worker was lost, costs only the missing rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Such a run writes into a pipe to its worker. When the worker is killed the run c
 Rich, with which Prefect prints, raises SystemExit in whatever thread prints next. In the main thread that ends the run; in
 Dask's event loop it ended the loop alone, and the run waited for it for ever."""
 
-from __future__ import annotations
-
 import logging
 import os
 import select

@@ -50,9 +50,7 @@ class FeatureAccess:
     optional: frozenset[str] = frozenset()
 
     @classmethod
-    def open(
-        cls, workspace: Workspace, folder: Path, names: Sequence[str], optional: Sequence[str] = ()
-    ) -> FeatureAccess:
+    def open(cls, workspace: Workspace, folder: Path, names: Sequence[str], optional: Sequence[str] = ()) -> FeatureAccess:
         """Videos may be without the `optional` ones of the features."""
         about = read_feature_metadata(folder)
         unknown = [name for name in names if name not in about]

@@ -3,8 +3,6 @@
 Prefect's cache is asked only when the done-marker is there; otherwise it is refreshed, because to Prefect a hit is a hit
 even if the files were deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

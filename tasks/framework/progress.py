@@ -1,7 +1,5 @@
 """Progress of long work: a bar in a terminal, plain lines elsewhere, and a Prefect artifact where Prefect runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -40,9 +38,7 @@ console = PlainConsole(stderr=True)
 class ProgressBar:
     """Counts the units of work that are done and displays them: on `display` in a terminal, else as lines."""
 
-    def __init__(
-        self, label: str, total: int, unit: str, display: Progress | None, artifact: UUID | None, done: int = 0
-    ):
+    def __init__(self, label: str, total: int, unit: str, display: Progress | None, artifact: UUID | None, done: int = 0):
         self.label, self.total, self.unit, self._display, self._artifact = label, total, unit, display, artifact
         self.count = self._done_before = done
         self._row = display.add_task(escape(label), total=total, completed=done, postfix="") if display else None

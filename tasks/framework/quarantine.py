@@ -1,7 +1,5 @@
 """All problems with the data of a run: what the catalogue, the frame plans and the extraction set aside."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pyarrow.parquet as pq

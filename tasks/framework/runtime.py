@@ -1,7 +1,5 @@
 """How a run uses the machine. Nothing here is part of any key: it changes how fast a result comes, not which."""
 
-from __future__ import annotations
-
 import os
 from typing import Literal
 

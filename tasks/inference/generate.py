@@ -1,7 +1,5 @@
 """Captions for many videos: batches of features in, caption rows with their attention out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Small JPEGs of a video for the serving page, decoded in a process that may crash, like everything from strangers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path

@@ -3,8 +3,6 @@
 Feature rows are kept under the hash of a file's bytes and its segment, so a file that was captioned before, under whatever
 name, is not extracted again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,9 +90,7 @@ class UserFileStages:
             for name, how in trained.sampling.items()
         )
         options = ExtractOptions(dataset=USER_FILES, features=dict(trained.features), sampling=dict(trained.sampling))
-        run, computed = self._execute(
-            extract_features, options, videos=videos, tagger=trained.tagger, frame_plans=plans
-        )
+        run, computed = self._execute(extract_features, options, videos=videos, tagger=trained.tagger, frame_plans=plans)
         done = run.find_completion() if computed else None
         extracted = sum(done.summary["extracted"].values()) if done else 0
         if trained.refocused:
@@ -121,9 +117,7 @@ class UserFileStages:
             with workspace.lock(lock_name(run.stage.name, run.ref.key)):
                 workspace.discard(run.stage.name, run.ref.key)
 
-    def _execute(
-        self, stage: Stage, options: Options, label: str = "", /, **inputs: Input | None
-    ) -> tuple[StageRun, bool]:
+    def _execute(self, stage: Stage, options: Options, label: str = "", /, **inputs: Input | None) -> tuple[StageRun, bool]:
         run = stage.bind(self.trained.workspace, ROOT, self.trained.runtime, options, inputs, label)
         self._runs.append(run)
         return run, self._execute_stage(run)

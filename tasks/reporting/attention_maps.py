@@ -2,8 +2,6 @@
 
 The boxes of regions are known where the regions are cells of a grid, or where the recipe keeps a detector's boxes beside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -119,9 +117,7 @@ def boxes_feature(features: Mapping[str, Mapping[str, Any]], regions: str) -> st
     return next((name for name, feature in features.items() if feature == wanted), None)
 
 
-def _over_time(
-    options: CaptionerOptions, access: FeatureAccess, boxes: RegionBoxes | None, row: CaptionRow
-) -> AttentionMap:
+def _over_time(options: CaptionerOptions, access: FeatureAccess, boxes: RegionBoxes | None, row: CaptionRow) -> AttentionMap:
     """The weights that the search recorded, without the positions that only longer videos of its batch have."""
     if not row.attention:
         return AttentionMap()
@@ -144,9 +140,7 @@ def _over_time(
     return AttentionMap(kept.round(4).tolist(), not joined, None, regions)
 
 
-def _top_regions(
-    weights: np.ndarray, frames: np.ndarray, times: np.ndarray, boxes: RegionBoxes, id: str
-) -> tuple[Region, ...]:
+def _top_regions(weights: np.ndarray, frames: np.ndarray, times: np.ndarray, boxes: RegionBoxes, id: str) -> tuple[Region, ...]:
     """One word's weights (K, O) over the O regions of the frames (K,) -> the regions that it attends to most."""
     found = []
     for n in np.argsort(-weights, axis=None, kind="stable")[:_REGIONS_PER_WORD]:

@@ -1,8 +1,6 @@
 """The attention strip of a clip: its frames side by side, a bar per attention position below them, boxes over them. These are
 the values that templates/attention_strip.html.j2 draws; attention_strip.js changes them when a word is pointed at."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A chart survives what training produces: NaN and infinity break the line, one point is a dot, a constant series gets room above
 and below, a hundred thousand steps are thinned without losing their spikes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What was run, in plain words: a summary in sentences, metadata, and warnings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,9 +49,7 @@ def summary(table: Catalogue, about: Values, recipe: Values, metrics: Values) ->
     return [data, seen, f"{trained}.", described]
 
 
-def metadata(
-    table: Catalogue, references: References, about: Values, recipe: Values, metrics: Values
-) -> list[tuple[str, str]]:
+def metadata(table: Catalogue, references: References, about: Values, recipe: Values, metrics: Values) -> list[tuple[str, str]]:
     """(label, value), the data first, then the captioner, then what evaluation says beside the scores."""
     sizes = ", ".join(f"{len(table.ids(split)):,} {split}" for split in SPLITS)
     found = [

@@ -1,7 +1,5 @@
 """Numbers, durations and times as people write them, for charts and templates."""
 
-from __future__ import annotations
-
 import math
 from datetime import datetime
 

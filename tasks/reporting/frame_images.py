@@ -1,7 +1,5 @@
 """Small images of the frames that a report shows: decoded once, kept beside the report for comparisons of runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO

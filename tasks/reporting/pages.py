@@ -1,7 +1,5 @@
 """What the pages show, as plain values: `report` and `compare_runs` fill them in, `rendering.py` makes HTML of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """What the papers report, on the scale of their tables (times 100), for runs on the same data set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

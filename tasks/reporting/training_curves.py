@@ -1,7 +1,5 @@
 """The curves of a run: seeding, boosting, the word tagger, and the score kept as attention is masked (G2L, Fig. 6)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

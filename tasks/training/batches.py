@@ -1,7 +1,5 @@
 """Training batches: some videos with some captions each, in an order that depends on seed and epoch alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -111,16 +109,10 @@ class CaptionData:
     def metadata(self, **options: Any) -> dict[str, Any]:
         """What the checkpoint says of a model that was trained on this."""
         extractors = {name: self.access.about[name]["key"] for name in self.access.names}
-        trained_on = {
-            "vocabulary": self.references.vocabulary.key,
-            "sizes": self.access.sizes,
-            "extractors": extractors,
-        }
+        trained_on = {"vocabulary": self.references.vocabulary.key, "sizes": self.access.sizes, "extractors": extractors}
         return {name: value.model_dump(mode="json") for name, value in options.items()} | trained_on
 
-    def validation(
-        self, captioner: Captioner, max_words: int, device: str
-    ) -> Callable[[], tuple[float, dict[str, Any]]] | None:
+    def validation(self, captioner: Captioner, max_words: int, device: str) -> Callable[[], tuple[float, dict[str, Any]]] | None:
         """Validation by the CIDEr of greedy captions; None where no validation video has features."""
         truth = {id: refs for id, refs in self.references.sentences("val").items() if self.access.usable([id])}
         vocabulary, greedy = self.references.vocabulary, SearchOptions(width=1, max_length=max_words)

@@ -4,8 +4,6 @@ The stage's own process, where Prefect is, holds the stage's lock and trains not
 `runtime.nproc` processes with torchrun's environment; each runs the same stage function, and they connect over the loopback.
 The main process writes its result, or its error, to a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -27,9 +25,7 @@ TASK, RESULT = "processes.json", "processes-result.json"
 _POLL_SECONDS = 5.0  # between two updates of the curve
 
 
-def train_in_processes(
-    stage: str, label: str, context: StageContext, options: BaseModel, **inputs: Input
-) -> StageResult:
+def train_in_processes(stage: str, label: str, context: StageContext, options: BaseModel, **inputs: Input) -> StageResult:
     """Run a training stage in `runtime.nproc` processes; this one waits and publishes the curve in Prefect meanwhile."""
     task, result = context.folder / TASK, context.folder / RESULT
     result.unlink(missing_ok=True)

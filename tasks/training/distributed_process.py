@@ -1,8 +1,6 @@
 """The processes of a distributed training, started by distributed.py: `python -m tasks.training.distributed_process TASK.json`.
 Without torchrun's environment this is the launcher; with it, one of the processes, so `torchrun -m ...` does the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Load what the training stages wrote: the word tagger, the embedding, a captioner or an ensemble of captioners."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

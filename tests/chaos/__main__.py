@@ -158,9 +158,7 @@ def summary(log: Log, done: list[Pipeline], wrong: int, gone: int, twice: int, h
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--minutes", type=float, default=20, help="how long faults go on; the last pipeline is finished"
-    )
+    parser.add_argument("--minutes", type=float, default=20, help="how long faults go on; the last pipeline is finished")
     parser.add_argument("--seed", type=int, default=None, help="of what happens; drawn and printed if not given")
     parser.add_argument("--place", type=Path, help="a new folder for everything; else a temporary one")
     given = parser.parse_args()

@@ -37,9 +37,7 @@ def results(workspace: Path) -> Results:
         found[name] = digest(done.ref.to_json(), done.ingredients, sorted(done.files), sizes)
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.name != "done.json" and TEMP_MARK not in path.name:
-                found[f"{name}/{path.relative_to(folder)}"] = (
-                    _page(path) if path.name in SAY_TIMES else digest_file(path)
-                )
+                found[f"{name}/{path.relative_to(folder)}"] = _page(path) if path.name in SAY_TIMES else digest_file(path)
     for store in feature_stores(workspace):
         found[f"features/{store.path.parent.name}/{store.path.name}"] = _rows(store)
     return found

@@ -155,9 +155,7 @@ class Site:
         """Bring everything up, in its order, for the first time."""
         for service in (self.postgres, self.redis, self.store):
             service.ensure()
-        wait_until(
-            "Postgres", lambda: subprocess.run([*self._ask_postgres, "select 1"], capture_output=True).returncode == 0
-        )
+        wait_until("Postgres", lambda: subprocess.run([*self._ask_postgres, "select 1"], capture_output=True).returncode == 0)
         subprocess.run([*self._ask_postgres, "create database prefect"], check=True, capture_output=True)
         upgrade = [*PREFECT, "server", "database", "upgrade", "--yes"]
         subprocess.run(upgrade, env=self._server_environment, check=True, capture_output=True)

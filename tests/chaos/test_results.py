@@ -82,15 +82,8 @@ def test_what_is_lost_unfinished_or_too_much_is_reported(tmp_path: Path) -> None
     (place / "artifacts" / "seed" / "abc" / "done.json").unlink()
     (place / "artifacts" / "seed" / "xyz").mkdir()
     lines = differences(before, results(place))
-    assert [line.partition(":")[0] for line in lines] == [
-        "features/clips/look",
-        "seed/abc",
-        "seed/abc/weights.bin",
-        "seed/xyz",
-    ]
-    assert (
-        "3 rows" in lines[0] and "not finished" in lines[1] and lines[2].endswith("lost") and "not in the" in lines[3]
-    )
+    assert [line.partition(":")[0] for line in lines] == ["features/clips/look", "seed/abc", "seed/abc/weights.bin", "seed/xyz"]
+    assert "3 rows" in lines[0] and "not finished" in lines[1] and lines[2].endswith("lost") and "not in the" in lines[3]
 
 
 def test_rows_are_counted_as_often_as_they_are_there(tmp_path: Path) -> None:

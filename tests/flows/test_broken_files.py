@@ -117,11 +117,7 @@ def test_the_command_extracts_a_hundred_good_videos_among_every_kind_of_broken_f
     with mixture(tmp_path, good=100) as mixed:
         arguments = ["extract", TOY, "--data", mixed.folder, "-w", tmp_path / "w", "-s", "runtime.decoders=2", "--json"]
         done = subprocess.run(
-            command(*arguments),
-            env=environment_of(tmp_path / "prefect"),
-            capture_output=True,
-            text=True,
-            timeout=540,
+            command(*arguments), env=environment_of(tmp_path / "prefect"), capture_output=True, text=True, timeout=540
         )
     assert done.returncode == 3, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr

@@ -108,9 +108,7 @@ def everything_below(folder: Path, but: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if not path.is_relative_to(but)}
 
 
-def test_files_of_any_name_are_captioned_and_nothing_leaves_its_folder(
-    longtake: Longtake, place: Place, tmp_path: Path
-) -> None:
+def test_files_of_any_name_are_captioned_and_nothing_leaves_its_folder(longtake: Longtake, place: Place, tmp_path: Path) -> None:
     folder = tmp_path / "clips"
     folder.mkdir()
     for n, name in enumerate(NAMES):
@@ -119,16 +117,11 @@ def test_files_of_any_name_are_captioned_and_nothing_leaves_its_folder(
     answer = longtake("caption", folder, "-w", place.workspace.root)
     assert answer.code == 0 and "\x1b" not in answer.out + answer.err and len(answer.out.splitlines()) == len(NAMES)
     rows = [
-        json.loads(line)
-        for line in longtake("caption", folder, "-w", place.workspace.root, "--format", "jsonl").out.splitlines()
+        json.loads(line) for line in longtake("caption", folder, "-w", place.workspace.root, "--format", "jsonl").out.splitlines()
     ]
-    assert {Path(row["file"]).name for row in rows} == set(NAMES), (
-        "names are told as they are where a program reads them"
-    )
+    assert {Path(row["file"]).name for row in rows} == set(NAMES), "names are told as they are where a program reads them"
     assert everything_below(tmp_path, place.workspace.root) == before
-    answer = longtake(
-        "caption", folder, "-w", place.workspace.root, "--format", "srt", "--output", tmp_path / "subtitles"
-    )
+    answer = longtake("caption", folder, "-w", place.workspace.root, "--format", "srt", "--output", tmp_path / "subtitles")
     written = everything_below(tmp_path, place.workspace.root) - before
     assert {path.parent for path in written} <= {tmp_path, tmp_path / "subtitles"}, answer.err
     assert len(list((tmp_path / "subtitles").iterdir())) == len(NAMES)
@@ -141,9 +134,7 @@ def test_a_data_set_of_hostile_names_and_captions_runs_to_its_report(world: Path
     rows = [json.loads(line) for line in (data / "captions.jsonl").read_text().splitlines()]
     names = sorted((name for name in NAMES if len(name) < 200), key=lambda name: "<" not in name)
     splits = {row["video"]: row["split"] for row in rows}
-    clips = dict(
-        zip(sorted(splits, key=lambda video: splits[video]), names, strict=False)
-    )  # those of the test split first
+    clips = dict(zip(sorted(splits, key=lambda video: splits[video]), names, strict=False))  # those of the test split first
     for n, (video, name) in enumerate(clips.items()):
         (data / "videos" / f"{video}.mp4").rename(data / "videos" / name)
         rows.append({"video": video, "caption": CAPTIONS[n % len(CAPTIONS)], "split": splits[video]})

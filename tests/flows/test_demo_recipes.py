@@ -63,9 +63,7 @@ def test_a_variant_differs_from_the_demo_where_its_paper_does(name: str) -> None
     assert variant.features.get("scene", demo.features["scene"]) == demo.features["scene"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in VARIANTS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in VARIANTS])
 def test_a_variant_runs_to_its_scores_and_report(name: str, world: Path, shared: Workspace) -> None:
     plan = plan_pipeline(small(name, world), shared)
     first = not (shared.root / "artifacts" / "train_tagger").exists()
@@ -93,9 +91,7 @@ def commanded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_carries_a_demo_recipe_out(name: str, world: Path, commanded: Path) -> None:
     settings = [word for setting in SMALL for word in ("--set", setting)]
     arguments = command("run", name, "--data", world, "-w", commanded / "w", *settings)
-    done = subprocess.run(
-        arguments, env=environment_of(commanded / "prefect"), capture_output=True, text=True, timeout=600
-    )
+    done = subprocess.run(arguments, env=environment_of(commanded / "prefect"), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "CIDEr" in done.stdout and "Report:" in done.stdout and "Traceback" not in done.stderr
 

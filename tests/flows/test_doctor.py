@@ -29,8 +29,6 @@ def test_the_command_ends_with_what_to_do(longtake: Longtake, monkeypatch: pytes
     monkeypatch.setattr(doctor, "run_checks", lambda workspace: [sound])
     assert (well := longtake("doctor")).code == 0 and "Next: longtake demo" in well.out
     assert longtake("doctor", "--json").json == [{"what": "Python", "found": "3.11", "fine": True, "remedy": ""}]
-    monkeypatch.setattr(
-        doctor, "run_checks", lambda workspace: [sound, doctor.Finding("disk", "0.1 GB", "free some room")]
-    )
+    monkeypatch.setattr(doctor, "run_checks", lambda workspace: [sound, doctor.Finding("disk", "0.1 GB", "free some room")])
     ill = longtake("doctor")
     assert ill.code == 1 and "free some room" in ill.out and "1 to fix" in ill.out and "Next:" not in ill.out

@@ -90,9 +90,7 @@ def test_a_changed_value_runs_exactly_what_depends_on_it(
     assert json.loads(run_longtake(served, *changed).stdout)["worked"] == foretold
 
 
-def test_two_runs_at_once_share_the_work(
-    environment: dict[str, str], world: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_two_runs_at_once_share_the_work(environment: dict[str, str], world: Path, finished: Path, tmp_path: Path) -> None:
     workspace = tmp_path / "w"
     arguments = command("run", TINY, "--data", world, "-w", workspace, "--json")
     both = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -118,9 +116,7 @@ def killed_run(environment: dict[str, str], arguments: list[str], workspace: Pat
 STAGES = ("catalogue", "prepare_text", "sample_frames", "train_tagger", "extract_features", "seed", "caption", "report")
 
 
-def after_kills(
-    environment: dict[str, str], world: Path, workspace: Path, kills: list[tuple[str, float]]
-) -> dict[str, object]:
+def after_kills(environment: dict[str, str], world: Path, workspace: Path, kills: list[tuple[str, float]]) -> dict[str, object]:
     """The results of a workspace whose run was killed at these moments and then went on to its end."""
     arguments = command("run", TINY, "--data", world, "-w", workspace)
     killed = sum(killed_run(environment, arguments, workspace, stage, delay) for stage, delay in kills)
@@ -166,9 +162,7 @@ def test_bad_files_are_listed_the_rest_goes_on_and_the_exit_code_is_3(
     assert json.loads(done.stdout)["run"]["scores"]["CIDEr"] >= 0
 
 
-def test_a_run_that_cannot_go_on_says_why_in_one_line_and_lists_the_bad_files(
-    served: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_that_cannot_go_on_says_why_in_one_line_and_lists_the_bad_files(served: dict[str, str], tmp_path: Path) -> None:
     root = tmp_path / "junk"
     root.mkdir()
     rows = ["video,caption,split"]

@@ -30,9 +30,7 @@ def test_a_run_trains_each_seed_and_captions_by_all(place: Place) -> None:
     references = References(folders["prepare_text"])
     vocabulary = references.vocabulary
     access = FeatureAccess.open(place.workspace, folders["extract_features"], ("scene",))
-    nets = [
-        load_captioner(folders[label] / "captioner.safetensors", access, vocabulary) for label in ("seed[0]", "seed[7]")
-    ]
+    nets = [load_captioner(folders[label] / "captioner.safetensors", access, vocabulary) for label in ("seed[0]", "seed[7]")]
     said = {row.video_id: row for row in read_captions(folders["caption"])}
     features, masks = access.read(list(said))
     with torch.inference_mode():

@@ -24,9 +24,7 @@ def test_a_run_that_fails_is_noted_as_failed(place: Place, monkeypatch: pytest.M
     assert len(runs) == before + 1 and runs[0].state == "failed"
 
 
-def test_a_failure_that_cannot_be_noted_is_still_the_one_that_is_told(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_that_cannot_be_noted_is_still_the_one_that_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         shutil.rmtree(place.workspace.root / "runs")
         (place.workspace.root / "runs").write_text("in the way")  # refuses even root

@@ -32,9 +32,7 @@ def rows_there(workspace: Path) -> dict[str, int]:
     return {name: len(store.view()) for name, store in stores(workspace).items()}
 
 
-def test_twenty_kills_leave_the_same_store_and_lose_nothing_finished(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_twenty_kills_leave_the_same_store_and_lose_nothing_finished(environment: dict[str, str], tmp_path: Path) -> None:
     world = tmp_path / "world"
     draw_world(world, WORLD, workers=2)
     options = [part for setting in SETTINGS for part in ("--set", setting)]
@@ -73,7 +71,5 @@ def test_twenty_kills_leave_the_same_store_and_lose_nothing_finished(
     for name, store in stores(disturbed).items():
         assert store.verify() == []
         assert store.digest() == stores(peaceful)[name].digest()
-        rows = Counter(
-            (id, key) for segment in store.view().segments for id, key in zip(segment.ids, segment.keys, strict=True)
-        )
+        rows = Counter((id, key) for segment in store.view().segments for id, key in zip(segment.ids, segment.keys, strict=True))
         assert set(rows.values()) == {1}, "a row that was published is never extracted again"

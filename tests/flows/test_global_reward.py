@@ -13,10 +13,7 @@ from storage.results import read_jsonl
 from tests.flows.toy_place import TOY, Place, executed
 
 TABLES: dict[str, Any] = {
-    "embedding": {
-        "net": {"features": ["scene"], "size": 8, "embedding": 8},
-        "training": {"epochs": 1, "batch_size": 5},
-    },
+    "embedding": {"net": {"features": ["scene"], "size": 8, "embedding": 8}, "training": {"epochs": 1, "batch_size": 5}},
     "neighbours": {"feature": "scene", "k": 1},
 }
 BOOSTING = {"epochs": 1, "batch_size": 5, "samples": 2}

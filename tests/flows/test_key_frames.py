@@ -36,9 +36,7 @@ def test_a_run_seeds_finds_key_frames_and_seeds_again(place: Place) -> None:
     assert ["step2" in point for point in again] == [True] * 3 and "refocus" not in again[-1]
     used = plan.step("caption")
     assert used is not None and used.inputs["captioners"][0].uri.endswith(folders[PHASES[2]].name)
-    assert (
-        Checkpoint.load(folders[PHASES[2]] / "captioner.safetensors").values["captioner"]["key_frames"] == "key_frames"
-    )
+    assert Checkpoint.load(folders[PHASES[2]] / "captioner.safetensors").values["captioner"]["key_frames"] == "key_frames"
     assert json.loads((folders["evaluate"] / "scores.json").read_text())["self_retrieval"] is not None
     assert not place.plan(**VRE, key_frames={"epochs": 3}).to_do
     assert not [item for item in find_garbage(place.workspace, keep=9) if "key_frames" in str(item.path)]

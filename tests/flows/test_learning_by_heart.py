@@ -60,9 +60,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def test_there_is_a_recipe_of_every_captioner() -> None:
     assert list(RECIPES) == list(CAPTIONERS)
-    assert {kind: load_recipe(name).captioner.kind for kind, name in RECIPES.items()} == {
-        kind: kind for kind in RECIPES
-    }
+    assert {kind: load_recipe(name).captioner.kind for kind, name in RECIPES.items()} == {kind: kind for kind in RECIPES}
 
 
 @pytest.mark.parametrize("kind", RECIPES)
@@ -73,6 +71,4 @@ def test_it_learns_eight_clips_by_heart(kind: str, eight_clips: Path, shared: Wo
     executed(plan)
     folders = {step.label: step.folder for step in plan.steps}
     assert len(read_captions(folders["caption"])) == 8
-    assert (
-        read_scores(folders["evaluate"])["corpus"]["CIDEr"] > 5
-    )  # of 10, which none but the references themselves get
+    assert read_scores(folders["evaluate"])["corpus"]["CIDEr"] > 5  # of 10, which none but the references themselves get

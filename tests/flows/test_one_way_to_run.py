@@ -33,9 +33,7 @@ main()
 """
 
 
-def test_a_stage_is_at_most_eight_functions_away_from_the_command(
-    served: dict[str, str], world: Path, tmp_path: Path
-) -> None:
+def test_a_stage_is_at_most_eight_functions_away_from_the_command(served: dict[str, str], world: Path, tmp_path: Path) -> None:
     arguments = ["run", TINY, "--data", world, "-w", tmp_path / "w", "--until", "catalogue"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *map(str, arguments)],

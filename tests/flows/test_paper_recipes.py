@@ -71,12 +71,7 @@ def test_a_papers_recipe_is_planned_on_data_of_its_kind(name: str, workspace: Wo
     TOYS[load_recipe(name).dataset.kind](data)
     recipe = load_recipe(name, data=data)
     labels = [step.label for step in plan_pipeline(recipe, workspace).steps]
-    assert labels[0] == "catalogue" and labels[-4:] == [
-        "boost" if recipe.boosting else "seed",
-        "caption",
-        "evaluate",
-        "report",
-    ]
+    assert labels[0] == "catalogue" and labels[-4:] == ["boost" if recipe.boosting else "seed", "caption", "evaluate", "report"]
     assert ("train_tagger" in labels) == name.startswith("glrg")
     assert ("train_embedding" in labels) == ("find_neighbours" in labels) == name.startswith("gld")
 
@@ -85,9 +80,7 @@ def test_a_papers_recipe_is_planned_on_data_of_its_kind(name: str, workspace: Wo
 def test_a_papers_captioner_can_be_built_on_its_features(name: str) -> None:
     recipe = load_recipe(name)
     build_captioner(recipe.captioner, sizes_of(recipe), 50)
-    assert set(recipe.features) == {*recipe.captioner.features, *(("pooled",) if recipe.embedding else ())}, (
-        "all are used"
-    )
+    assert set(recipe.features) == {*recipe.captioner.features, *(("pooled",) if recipe.embedding else ())}, "all are used"
 
 
 def sizes_of(recipe: Recipe) -> dict[str, int]:
@@ -127,14 +120,8 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
             },
         ),
         ("glrg-msrvtt", {"boosting.samples": 20, "boosting.learning_rate": 1e-4, "boosting.baseline.kind": "b2"}),
-        (
-            "glrg-msvd",
-            {"seeding.captions_per_video": 17, "seeding.epochs": 30, "boosting.epochs": 70, "tagger.net.words": 300},
-        ),
-        (
-            "g2l-msvd",
-            {"captioner.hidden": 768, "captioner.sampler.k": 2, "seeding.weight_decay": 2e-5, "text.min_count": 2},
-        ),
+        ("glrg-msvd", {"seeding.captions_per_video": 17, "seeding.epochs": 30, "boosting.epochs": 70, "tagger.net.words": 300}),
+        ("g2l-msvd", {"captioner.hidden": 768, "captioner.sampler.k": 2, "seeding.weight_decay": 2e-5, "text.min_count": 2}),
         (
             "g2l-msrvtt",
             {
@@ -145,10 +132,7 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
                 "decoding.width": 5,
             },
         ),
-        (
-            "vre-msvd",
-            {"captioner.audio": None, "seeding.refocus": 0.03, "seeding.refocus_after": 5, "text.max_words": 15},
-        ),
+        ("vre-msvd", {"captioner.audio": None, "seeding.refocus": 0.03, "seeding.refocus_after": 5, "text.max_words": 15}),
         (
             "vre-msrvtt",
             {
@@ -169,10 +153,7 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
             },
         ),
         ("recnet-activitynet", {"dataset.val_2": "test", "evaluation.split": "test", "text.max_words": 30}),
-        (
-            "gld-coco-st",
-            {"seeding.learning_rate": 5e-4, "seeding.batch_size": 16, "seeding.epochs": 20, "decoding.width": 3},
-        ),
+        ("gld-coco-st", {"seeding.learning_rate": 5e-4, "seeding.batch_size": 16, "seeding.epochs": 20, "decoding.width": 3}),
         (
             "gld-coco-tda",
             {
@@ -197,11 +178,7 @@ def test_the_values_are_the_papers(name: str, values: dict[str, Any]) -> None:
     ("sweep", "name"),
     [
         *((f"glrg-table{n}", f"glrg-{data}") for n in (2, 3, 4, 5) for data in ("msvd", "msrvtt")),
-        *(
-            (sweep, f"{sweep.partition('-')[0]}-{data}")
-            for sweep in ("g2l-table1", "vre-table1")
-            for data in ("msvd", "msrvtt")
-        ),
+        *((sweep, f"{sweep.partition('-')[0]}-{data}") for sweep in ("g2l-table1", "vre-table1") for data in ("msvd", "msrvtt")),
         *(("recnet", f"recnet-{data}") for data in ("msvd", "msrvtt", "activitynet")),
         ("gld-st", "gld-coco-st"),
         ("gld-tda", "gld-coco-tda"),
@@ -211,9 +188,7 @@ def test_a_papers_sweep_varies_its_recipe_too(sweep: str, name: str) -> None:
     found = find_sweep(sweep, recipe=name)
     recipes = [load_recipe(name, [*found.settings, *variant.settings]) for variant in found.variants]
     assert len({recipe.model_dump_json() for recipe in recipes}) == len(recipes)
-    assert any(recipe == load_recipe(name) for recipe in recipes) or name.startswith(("glrg", "recnet")), (
-        "the paper's own"
-    )
+    assert any(recipe == load_recipe(name) for recipe in recipes) or name.startswith(("glrg", "recnet")), "the paper's own"
 
 
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
@@ -247,18 +222,11 @@ def test_recipes_are_listed_with_what_their_paper_reports(longtake: Longtake) ->
         "scores": {"CIDEr": 101.0, "BLEU-4": 60.5, "METEOR": 38.9, "ROUGE-L": 76.4},
     }
     assert listed["gld-coco-st"]["published"][-1]["scores"]["CIDEr"] == 107.7
-    assert [row["name"] for row in listed["recnet-msrvtt"]["published"]] == [
-        "RecNet, local",
-        "RecNet, global + local, RL",
-    ]
+    assert [row["name"] for row in listed["recnet-msrvtt"]["published"]] == ["RecNet, local", "RecNet, global + local, RL"]
     assert listed["demo-glrg"]["published"] == [] and listed["msvd-vgg16"]["published"] == []
     shown = " ".join(longtake("recipes").out.split())
     assert all(name in shown for name in shipped_recipes()) and "48.3" in shown
-    assert (
-        published(load_recipe("demo")) == []
-        and first_sentence("One. Two.") == "One."
-        and first_sentence("One") == "One"
-    )
+    assert published(load_recipe("demo")) == [] and first_sentence("One. Two.") == "One." and first_sentence("One") == "One"
 
 
 SMALL = (

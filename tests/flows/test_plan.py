@@ -17,9 +17,7 @@ from tests.flows.toy_place import AFTER_SEED, FRAMES, LABELS, Place, executed, n
 
 def test_at_first_everything_is_missing(workspace: Workspace, world: Path) -> None:
     plan = plan_pipeline(recipe_on(world), workspace)
-    assert [(step.label, step.state, step.reason) for step in plan.steps] == [
-        (n, "missing", "not computed yet") for n in LABELS
-    ]
+    assert [(step.label, step.state, step.reason) for step in plan.steps] == [(n, "missing", "not computed yet") for n in LABELS]
     assert feature_progress(plan) == [{"feature": "scene", "fresh": 0, "wanted": 18}]
 
 
@@ -99,9 +97,7 @@ def test_until_a_stage_of_several_steps_ends_after_the_last_that_is_used(untouch
     two = {"sampling__few": {"kind": "uniform", "frames": 2}}
     unused = untouched.plan(until="sample_frames", **two)
     assert [step.label for step in unused.steps] == LABELS[:3], "a sampling that no feature uses is not planned"
-    used = two | {
-        "features__colour": {"kind": "backbone", "net": "timm:test_resnet", "weights": "random", "sampling": "few"}
-    }
+    used = two | {"features__colour": {"kind": "backbone", "net": "timm:test_resnet", "weights": "random", "sampling": "few"}}
     steps = [step.label for step in untouched.plan(until="sample_frames", **used).steps]
     assert steps == [*LABELS[:2], FRAMES, "sample_frames[few]"]
     assert [step.label for step in untouched.plan(until=FRAMES, **used).steps] == LABELS[:3]

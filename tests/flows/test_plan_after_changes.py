@@ -73,12 +73,7 @@ def test_a_changed_caption_of_the_test_split_leaves_training_alone(place: Place)
 
 @pytest.mark.parametrize(
     ("label", "name"),
-    [
-        ("catalogue", "videos.parquet"),
-        ("seed", "captioner.safetensors"),
-        ("report", "report.html"),
-        ("seed", "done.json"),
-    ],
+    [("catalogue", "videos.parquet"), ("seed", "captioner.safetensors"), ("report", "report.html"), ("seed", "done.json")],
 )
 def test_a_result_that_lost_a_file_is_stale_alone(place: Place, label: str, name: str) -> None:
     (place.folder(label) / name).unlink()
@@ -135,9 +130,7 @@ def test_files_that_could_not_be_read_are_tried_again_when_asked(place: Place) -
     assert [step.state for step in plan.steps if step.label in TEST_VIDEOS] == ["forced"] * len(TEST_VIDEOS)
 
 
-def test_a_recipe_without_a_data_folder_and_a_folder_that_is_not_there_are_refused(
-    untouched: Place, tmp_path: Path
-) -> None:
+def test_a_recipe_without_a_data_folder_and_a_folder_that_is_not_there_are_refused(untouched: Place, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not say where its data is; pass the data folder with --data"):
         untouched.plan(dataset__path=None)
     with pytest.raises(BadInput, match="nowhere does not exist"):

@@ -36,13 +36,9 @@ def test_every_shipped_recipe_loads_under_its_name_and_says_what_it_is(name: str
 def test_every_option_of_a_recipe_is_described() -> None:
     schema = Recipe.model_json_schema()
     sections = {"Recipe": schema, **schema["$defs"]}
-    fields = {
-        f"{section}.{name}": field for section, node in sections.items() for name, field in node["properties"].items()
-    }
+    fields = {f"{section}.{name}": field for section, node in sections.items() for name, field in node["properties"].items()}
     assert len(fields) > 60
-    assert [
-        place for place, field in fields.items() if "description" not in field and not place.endswith(".kind")
-    ] == []
+    assert [place for place, field in fields.items() if "description" not in field and not place.endswith(".kind")] == []
 
 
 @pytest.mark.parametrize(
@@ -136,9 +132,7 @@ def test_an_unknown_key_lists_the_valid_ones(setting: str, place: str, meant: st
 
 
 def test_keys_of_another_kind_are_not_listed() -> None:
-    assert (
-        "attention" not in mistake("captioner={kind: mp_lstm, features: [scene], attention: 3}").rpartition("here:")[2]
-    )
+    assert "attention" not in mistake("captioner={kind: mp_lstm, features: [scene], attention: 3}").rpartition("here:")[2]
 
 
 def test_every_problem_is_told_at_once() -> None:
@@ -211,9 +205,7 @@ def test_a_misspelt_name_gets_a_suggestion_and_the_list() -> None:
 
 
 def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> None:
-    assert mistake(name=str(tmp_path / "mine.yaml")).startswith(
-        f"there is no recipe file {tmp_path / 'mine.yaml'}; give a"
-    )
+    assert mistake(name=str(tmp_path / "mine.yaml")).startswith(f"there is no recipe file {tmp_path / 'mine.yaml'}; give a")
     (tmp_path / "folder.yaml").mkdir()
     assert "there is no recipe file" in mistake(name=str(tmp_path / "folder.yaml"))
 

@@ -25,9 +25,7 @@ class _Refusing(BaseHTTPRequestHandler):
     """An S3 that refuses everything and repeats what it was sent, as some do."""
 
     def do_GET(self) -> None:
-        said = (
-            f"<Error><Code>SignatureDoesNotMatch</Code><Message>{self.path} {self.headers}</Message></Error>".encode()
-        )
+        said = f"<Error><Code>SignatureDoesNotMatch</Code><Message>{self.path} {self.headers}</Message></Error>".encode()
         self.send_response(403)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
@@ -69,9 +67,7 @@ def test_keys_are_in_no_log_result_or_database_when_the_store_refuses_them(
         done = subprocess.run([*arguments, *bucket], env=mine, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 1 and "cannot read or write s3://bucket/prefix" in done.stderr, done.stderr
     assert (home / "prefect.db").is_file()
-    assert "may be incomplete" not in done.stdout + done.stderr, (
-        "a key for another server keeps task runs from this one"
-    )
+    assert "may be incomplete" not in done.stdout + done.stderr, "a key for another server keeps task runs from this one"
     assert tell(done.stdout + done.stderr, home, workspace) == []
 
 
@@ -105,8 +101,7 @@ def test_a_login_in_an_address_is_refused_and_not_repeated(world: Path, tmp_path
 def test_a_database_that_cannot_be_reached_is_told_without_its_password(world: Path, tmp_path: Path) -> None:
     pytest.importorskip("asyncpg")
     mine = environment_of(
-        tmp_path / "prefect",
-        PREFECT_SERVER_DATABASE_CONNECTION_URL=f"postgresql+asyncpg://prefect:{WORD}@127.0.0.1:1/prefect",
+        tmp_path / "prefect", PREFECT_SERVER_DATABASE_CONNECTION_URL=f"postgresql+asyncpg://prefect:{WORD}@127.0.0.1:1/prefect"
     )
     done = subprocess.run(
         command("run", TINY, "--data", world, "-w", tmp_path / "w", *UNTIL),

@@ -19,17 +19,7 @@ from storage.workspace import Workspace
 
 TOY = Path(__file__).with_name("toy.yaml")
 FRAMES = "sample_frames[clips]"
-LABELS = [
-    "catalogue",
-    "prepare_text",
-    FRAMES,
-    "train_tagger",
-    "extract_features",
-    "seed",
-    "caption",
-    "evaluate",
-    "report",
-]
+LABELS = ["catalogue", "prepare_text", FRAMES, "train_tagger", "extract_features", "seed", "caption", "evaluate", "report"]
 AFTER_SEED = ["seed", "caption", "evaluate", "report"]
 TEST_VIDEOS = ["catalogue", FRAMES, "extract_features", "caption", "evaluate", "report"]
 

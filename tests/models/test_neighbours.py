@@ -83,8 +83,7 @@ def drawn(kind: str, count: int, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
-    "kind",
-    ["float16", "far from the origin", "two tight heaps", "one giant", "huge", "tiny", "close to one line"],
+    "kind", ["float16", "far from the origin", "two tight heaps", "one giant", "huge", "tiny", "close to one line"]
 )
 def test_the_answer_is_that_of_a_plain_search_in_double_precision(kind: str, metric: Metric) -> None:
     items = drawn(kind, 400, 48)

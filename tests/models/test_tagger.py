@@ -119,9 +119,7 @@ def test_the_loss_is_the_cross_entropy_of_soft_targets() -> None:
     clips, targets = toy_clips(3, seed=7)
     p = torch.sigmoid(tagger(clips))
     expected = -(targets * p.log() + (1 - targets) * (1 - p).log()).mean()
-    assert TagLoss()(tagger, TagBatch(("a", "b", "c"), clips, targets)).item() == pytest.approx(
-        expected.item(), rel=1e-5
-    )
+    assert TagLoss()(tagger, TagBatch(("a", "b", "c"), clips, targets)).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_batch_of_one_position_can_be_trained_on() -> None:

@@ -10,16 +10,7 @@ import torch
 from models import vse
 from models.training.objective import Objective
 from models.types import EOS, PAD
-from models.vse import (
-    MaxOfHinges,
-    VisualSemantic,
-    VseOptions,
-    hardest,
-    max_of_hinges,
-    recalls,
-    scores,
-    sum_of_hinges,
-)
+from models.vse import MaxOfHinges, VisualSemantic, VseOptions, hardest, max_of_hinges, recalls, scores, sum_of_hinges
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
 
 

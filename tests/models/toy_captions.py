@@ -49,6 +49,4 @@ def toy_batch(videos: int = 4, captions: int = 2, rows: int = 5, words: int = 5,
         tokens[row, length + 1] = EOS
     video_index = torch.arange(videos).repeat_interleave(captions)
     ids = tuple(f"v{i}" for i in range(videos))
-    return Batch(
-        ids, features, masks, tokens, video_index, tuple(f"{ids[i]}#{n}" for n, i in enumerate(video_index.tolist()))
-    )
+    return Batch(ids, features, masks, tokens, video_index, tuple(f"{ids[i]}#{n}" for n, i in enumerate(video_index.tolist())))

@@ -35,9 +35,7 @@ def kind(file: str, reader: str, *marks: str, count: int = COUNT, within: float 
 
 MILLISECOND = 1e-3
 KINDS = {
-    "h264, B-frames, one long GOP": kind(
-        "a.mp4", "decord", "quick", options={"bf": "3", "g": "250", "sc_threshold": "0"}
-    ),
+    "h264, B-frames, one long GOP": kind("a.mp4", "decord", "quick", options={"bf": "3", "g": "250", "sc_threshold": "0"}),
     "h264, short GOPs": kind("a.mp4", "decord", "jumps", "quick", options={"bf": "3", "g": "12"}),
     "h264, short GOPs, MKV": kind("a.mkv", "decord", "jumps", options={"bf": "3", "g": "12"}),
     "h264, open GOPs": kind("a.mp4", "decord", "quick", options={"bf": "3", "x264-params": OPEN}),
@@ -57,16 +55,9 @@ KINDS = {
     "h264, full range": kind("a.mp4", "decord", "jumps", pixels="yuvj420p", options=B12),
     "hevc as x265 makes it": kind("a.mp4", "decord", "quick", codec="libx265", options={"x265-params": HEVC}),
     "hevc, open GOPs": kind("a.mp4", "decord", "jumps", codec="libx265", options={"x265-params": f"{HEVC}:keyint=30"}),
-    "hevc, open GOPs, MKV": kind(
-        "a.mkv", "decord", "jumps", codec="libx265", options={"x265-params": f"{HEVC}:keyint=30"}
-    ),
+    "hevc, open GOPs, MKV": kind("a.mkv", "decord", "jumps", codec="libx265", options={"x265-params": f"{HEVC}:keyint=30"}),
     "hevc, closed GOPs, 10 bit": kind(
-        "a.mkv",
-        "pyav",
-        "jumps",
-        codec="libx265",
-        pixels="yuv420p10le",
-        options={"x265-params": f"{HEVC}:keyint=20:open-gop=0"},
+        "a.mkv", "pyav", "jumps", codec="libx265", pixels="yuv420p10le", options={"x265-params": f"{HEVC}:keyint=20:open-gop=0"}
     ),
     "mpeg4 with B-frames in AVI": kind("a.avi", "pyav", "quick", codec="mpeg4", options=B12),
     "mpeg4 with B-frames in MP4": kind("a.mp4", "decord", "jumps", codec="mpeg4", options=B12),
@@ -85,11 +76,7 @@ KINDS = {
     ),
     "vp9, odd size": kind("a.webm", "decord", "quick", codec="libvpx-vp9", size=(97, 65), options={"cpu-used": "8"}),
     "vp8 with hidden frames": kind(
-        "a.webm",
-        "decord",
-        "jumps",
-        codec="libvpx",
-        options={"auto-alt-ref": "1", "lag-in-frames": "16", "b": "500k", "g": "20"},
+        "a.webm", "decord", "jumps", codec="libvpx", options={"auto-alt-ref": "1", "lag-in-frames": "16", "b": "500k", "g": "20"}
     ),
     "vp8 in Ogg": kind("a.ogv", "pyav", codec="libvpx"),
     "vp9 in IVF": kind("a.ivf", "pyav", codec="libvpx-vp9", options={"cpu-used": "8"}),

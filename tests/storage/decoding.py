@@ -64,11 +64,7 @@ def _collect(
 
 
 def read_samples(
-    path: Path,
-    samplings: Mapping[str, Sampling],
-    segment: TimeSpan | None,
-    probe: Probe,
-    transform: FrameTransform = UNCHANGED,
+    path: Path, samplings: Mapping[str, Sampling], segment: TimeSpan | None, probe: Probe, transform: FrameTransform = UNCHANGED
 ) -> dict[str, SampledFrames]:
     """The frames of several samplings, decoded once, all in memory: for few or small frames."""
     requests = {name: FrameRequest(sampling, transform) for name, sampling in samplings.items()}

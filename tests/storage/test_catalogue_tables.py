@@ -27,15 +27,7 @@ from storage.files.atomic import write_parquet
 from storage.files.file_cache import CachedProbe, FileCache
 from storage.records import SPLITS, Problem, VideoRecord
 
-PROBE_FIELDS = {
-    "frames": 36,
-    "fps": 12.0,
-    "duration": 3.0,
-    "width": 48,
-    "height": 48,
-    "codec": "h264",
-    "has_audio": True,
-}
+PROBE_FIELDS = {"frames": 36, "fps": 12.0, "duration": 3.0, "width": 48, "height": 48, "codec": "h264", "has_audio": True}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -43,9 +35,7 @@ def rows() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for split in SPLITS:
         for name in (f"{split}1", f"{split}2"):
-            found += [
-                {"video": name, "caption": f"{text} {name}", "split": split} for text in ("a ball in", "a box in")
-            ]
+            found += [{"video": name, "caption": f"{text} {name}", "split": split} for text in ("a ball in", "a box in")]
     for start in (0.0, 1.0):
         found.append({"video": "cut", "caption": f"from {start}", "split": "train", "start": start, "end": start + 1})
     return found
@@ -159,8 +149,7 @@ def test_tables_tell_the_usable_the_broken_the_absent_and_the_damaged(root: Path
     (root / "val1.mp4").unlink()
     found = inventory(root)
     probes = {
-        key: CachedProbe({**PROBE_FIELDS, "damaged": source == "test1.mp4"}, None)
-        for source, key in found.contents.items()
+        key: CachedProbe({**PROBE_FIELDS, "damaged": source == "test1.mp4"}, None) for source, key in found.contents.items()
     }
     probes[found.contents["val2.mp4"]] = CachedProbe(None, None, "truncated", "it ends early")
     del probes[found.contents["test2.mp4"]]

@@ -67,11 +67,7 @@ def test_a_block_is_taken_only_if_it_is_whole_and_of_the_same_data(tmp_path: Pat
     write_parquet(path, neighbour_table(ITEMS, "train", ITEMS, NUMBERS, DISTANCES, PROBE_FIELDS))
     block = read_block(path, PROBE_FIELDS)
     assert block is not None and block["video_id"].to_pylist() == ITEMS
-    for other in (
-        replace(PROBE_FIELDS, contents="other"),
-        replace(PROBE_FIELDS, k=3),
-        replace(PROBE_FIELDS, metric="cosine"),
-    ):
+    for other in (replace(PROBE_FIELDS, contents="other"), replace(PROBE_FIELDS, k=3), replace(PROBE_FIELDS, metric="cosine")):
         assert read_block(path, other) is None
     path.write_bytes(path.read_bytes()[:-9])
     assert read_block(path, PROBE_FIELDS) is None, "half of it"
@@ -102,8 +98,6 @@ def test_twins_of_another_split_are_its_videos_and_their_training_videos(tmp_pat
 
 def test_a_lonely_video_has_no_neighbours_and_no_twin(tmp_path: Path) -> None:
     empty = np.empty((1, 0))
-    write_parquet(
-        tmp_path / "neighbours.parquet", neighbour_table(["a"], "train", ["a"], empty.astype(int), empty, PROBE_FIELDS)
-    )
+    write_parquet(tmp_path / "neighbours.parquet", neighbour_table(["a"], "train", ["a"], empty.astype(int), empty, PROBE_FIELDS))
     table = Neighbours.open(tmp_path)
     assert table.of("a") == [] and near_duplicate_rows(table, {}) == []

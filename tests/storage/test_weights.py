@@ -82,16 +82,10 @@ def test_a_net_is_one_net_however_it_is_called(folder: WeightsFolder, tmp_path: 
     assert bare_name("timm:vit_base_patch16_clip_224.openai") == "vit_base_patch16_clip_224.openai"
 
 
-@pytest.mark.parametrize(
-    "name", ["", "../net", "/etc/passwd", "a/b", "..", ".net", "net\n", "a b", "x" * 300, "timm:", "é"]
-)
+@pytest.mark.parametrize("name", ["", "../net", "/etc/passwd", "a/b", "..", ".net", "net\n", "a b", "x" * 300, "timm:", "é"])
 def test_names_that_could_mean_something_else_are_refused(folder: WeightsFolder, tmp_path: Path, name: str) -> None:
     file = made(tmp_path / "net.pth", b"x")
-    for act in (
-        lambda: folder.register(name, file, ""),
-        lambda: folder.import_file(name, file),
-        lambda: folder.find(name),
-    ):
+    for act in (lambda: folder.register(name, file, ""), lambda: folder.import_file(name, file), lambda: folder.find(name)):
         with pytest.raises(BadInput, match="cannot be the name of a net"):
             act()
     assert not folder.path.exists()
@@ -115,9 +109,7 @@ def test_a_damaged_index_is_explained(folder: WeightsFolder, tmp_path: Path) -> 
 def test_a_file_name_that_is_not_unicode_can_be_imported(folder: WeightsFolder, tmp_path: Path) -> None:
     file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/net-\xff.pth"))
     known = folder.import_file("net", made(file, b"x"))
-    assert (
-        json.loads(folder.index.read_text())["nets"]["net"]["source"] == known.source == "imported from net-\ufffd.pth"
-    )
+    assert json.loads(folder.index.read_text())["nets"]["net"]["source"] == known.source == "imported from net-\ufffd.pth"
 
 
 _WRITER = """
@@ -136,9 +128,7 @@ def test_two_processes_lose_nothing_of_each_other(folder: WeightsFolder, tmp_pat
     writers = [subprocess.Popen([*command, who]) for who in ("left", "right")]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     known = folder.registered()
-    assert len(known) == 50 and all(
-        isinstance(row, KnownWeights) and row.sha256 == sha(b"x" * 1000) for row in known.values()
-    )
+    assert len(known) == 50 and all(isinstance(row, KnownWeights) and row.sha256 == sha(b"x" * 1000) for row in known.values())
     assert sorted(path.name for path in folder.path.iterdir()) == ["files", "index.json", "index.lock"]
     assert len(list((folder.path / "files").iterdir())) == 1
 

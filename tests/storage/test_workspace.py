@@ -107,18 +107,11 @@ def test_a_result_exists_once_it_is_finished(workspace: Workspace) -> None:
     done = finished(workspace)
     found = workspace.done("seed", KEY)
     assert found is not None
-    assert (found.ref, found.ingredients, found.seconds, found.summary) == (
-        done.ref,
-        {"version": 1},
-        1.5,
-        {"loss": 0.5},
-    )
+    assert (found.ref, found.ingredients, found.seconds, found.summary) == (done.ref, {"version": 1}, 1.5, {"loss": 0.5})
     assert found.files == {"weights": 5, "more/curve": 1}
 
 
-def test_a_result_whose_marker_cannot_be_written_does_not_exist(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_whose_marker_cannot_be_written_does_not_exist(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, value: object) -> None:
         raise OSError(28, "No space left on device", str(path))
 

@@ -42,9 +42,7 @@ from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 from tests.tasks.training.interruption import interrupted_at
 
 FILES = ("captioner.safetensors", "curves.jsonl")
-BOOST = BoostOptions(
-    boosting=BoostingOptions(epochs=3, batch_size=4, samples=3, learning_rate=3e-3, patience=9), max_words=8
-)
+BOOST = BoostOptions(boosting=BoostingOptions(epochs=3, batch_size=4, samples=3, learning_rate=3e-3, patience=9), max_words=8)
 
 EMBEDDING = EmbeddingOptions(
     net=VseOptions(features=("scene",), size=12, embedding=8),
@@ -74,17 +72,7 @@ def test_the_reward_rises_and_the_curves_tell_of_it(toy: ToyRun) -> None:
     start, *curve = read_jsonl(job.folder / "curves.jsonl")
     assert [point["epoch"] for point in curve] == list(range(1, 16))
     assert np.mean([point["reward"] for point in curve[-3:]]) > 1.25 * curve[0]["reward"] > 0
-    figures = {
-        "policy",
-        "total",
-        "reward_std",
-        "baseline",
-        "zero_advantages",
-        "entropy",
-        "unique",
-        "length",
-        "val_cider",
-    }
+    figures = {"policy", "total", "reward_std", "baseline", "zero_advantages", "entropy", "unique", "length", "val_cider"}
     assert all(figures <= point.keys() for point in curve)
     assert summary(job)["val_cider"] == max(point["val_cider"] for point in [start, *curve])
     assert not (job.folder / "last.safetensors").exists()
@@ -94,9 +82,7 @@ def test_the_reward_rises_and_the_curves_tell_of_it(toy: ToyRun) -> None:
 def test_it_begins_with_the_seeded_captioner_and_keeps_it_where_nothing_is_better(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    seeding = SEED.model_copy(
-        update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2, loss=loss)}
-    )
+    seeding = SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2, loss=loss)})
     seeded = toy.seeded(seeding)
     real = CaptionData.validation
     worse = iter([0.0, 9.0, 9.0, 9.0])
@@ -199,9 +185,7 @@ def test_a_global_reward_without_its_tables_is_refused(toy: ToyRun) -> None:
 
 def test_true_captions_and_reconstruction_can_be_kept_on(toy: ToyRun) -> None:
     net = RecNetOptions(base=CAPTIONER, attention=8)
-    seeding = SEED.model_copy(
-        update={"captioner": net, "seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2)}
-    )
+    seeding = SEED.model_copy(update={"captioner": net, "seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2)})
     job = boosted(toy, changed(epochs=1, xe=0.5, reconstruction=0.1), seeding)
     point = read_jsonl(job.folder / "curves.jsonl")[1]
     assert point["total"] == pytest.approx(point["policy"] + 0.5 * point["xe"] + 0.1 * point["rebuild"], abs=1e-5)
@@ -222,9 +206,7 @@ def test_b1_compares_with_the_scores_of_the_true_captions(toy: ToyRun) -> None:
         assert 0 < policy.truth[number].item() < with_itself
 
 
-def test_a_collapse_is_told_in_the_log_the_curves_and_the_summary(
-    toy: ToyRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_collapse_is_told_in_the_log_the_curves_and_the_summary(toy: ToyRun, capsys: pytest.CaptureFixture[str]) -> None:
     job = boosted(
         toy, changed(epochs=2, temperature=1e-4, dropout="none")
     )  # as good as greedy: all samples of a video are the same

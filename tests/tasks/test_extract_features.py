@@ -116,9 +116,7 @@ def features_json(job: StageRun) -> bytes:
     return (job.folder / "features.json").read_bytes()
 
 
-def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_video_that_kills_its_decoder_is_quarantined_and_not_tried_again(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     before = toy.features()
     shutil.rmtree(store_of(before).path)
     in_processes = before.runtime.model_copy(update={"decoders": 1})

@@ -27,11 +27,7 @@ VRE = SeedOptions(captioner=NET, seeding=HOW, max_words=8)
 
 
 def found(toy: ToyRun, seeding: SeedOptions = VRE) -> StageRun:
-    inputs = {
-        "features": toy.features().ref,
-        "captioner": toy.seeded(seeding).ref,
-        "text": toy.text().ref.part("train"),
-    }
+    inputs = {"features": toy.features().ref, "captioner": toy.seeded(seeding).ref, "text": toy.text().ref.part("train")}
     return toy.alone(find_key_frames, FindingOptions(), toy.data, **inputs)
 
 

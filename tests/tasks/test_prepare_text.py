@@ -66,9 +66,7 @@ def test_a_training_split_without_captions_is_refused_in_words(alone, tmp_path: 
 def test_references_keep_all_their_words_and_only_numbers_are_cut(alone, tmp_path: Path) -> None:
     long = " ".join(["ball", "box"] * 10)
     rows = [("a", "train", long), ("b", "test", f"A {long}!")]
-    references = References(
-        text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1, max_words=5)).folder
-    )
+    references = References(text_of(alone, captions_folder(tmp_path / "d", rows), TextOptions(min_count=1, max_words=5)).folder)
     assert references.sentences("test") == {"b": [f"a {long}"]}, "scores are of whole references"
     assert len(references.token_ids("train")["a"][0]) == 5 + 2
 
@@ -172,9 +170,7 @@ def test_a_new_training_video_changes_its_own_rows_and_idf_only(alone, tmp_path:
 def test_tables_of_another_vocabulary_or_split_are_refused(alone, tmp_path: Path) -> None:
     ours = tables(alone, tmp_path / "d1")
     fewer_words = tables(alone, tmp_path / "d2", min_count=2)
-    with pytest.raises(
-        Mismatch, match=f"made for vocabulary {fewer_words.vocabulary.key[:12]}, but {ours.vocabulary.key[:12]}"
-    ):
+    with pytest.raises(Mismatch, match=f"made for vocabulary {fewer_words.vocabulary.key[:12]}, but {ours.vocabulary.key[:12]}"):
         open_weights(ours, fewer_words.folder)
     # another caption of known words: the same vocabulary, another split
     moved = [*TWO_BY_THREE[:-1], TWO_BY_THREE[0]][1:]
@@ -197,12 +193,7 @@ STRANGE = [
 
 def test_strange_captions_shift_nothing(alone, tmp_path: Path) -> None:
     """A table of strange captions among plain ones gives the plain ones the weights they have without, but for idf."""
-    plain = [
-        ("a", "train", "a dog runs"),
-        ("a", "train", "the dog runs"),
-        ("b", "train", "a cat"),
-        ("b", "train", "a cat sits"),
-    ]
+    plain = [("a", "train", "a dog runs"), ("a", "train", "the dog runs"), ("b", "train", "a cat"), ("b", "train", "a cat sits")]
     strange = [("s", "train", text) for text in STRANGE]
     references = tables(alone, tmp_path / "d", [*plain[:2], *strange, *plain[2:]])
     weights = open_weights(references)

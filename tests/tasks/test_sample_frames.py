@@ -53,9 +53,7 @@ def test_a_segment_past_the_end_is_quarantined_and_the_others_are_planned(alone,
     root = tmp_path / "cut"
     root.mkdir()
     (root / "film.mp4").write_bytes(clip.read_bytes())
-    rows = [
-        {"video": "film", "caption": "a ball", "split": "train", "start": s, "end": s + 1} for s in (0.0, 1.0, 500.0)
-    ]
+    rows = [{"video": "film", "caption": "a ball", "split": "train", "start": s, "end": s + 1} for s in (0.0, 1.0, 500.0)]
     (root / "captions.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     data = alone(catalogue, FolderOptions(), root)
     options = SamplingOptions(sampling=Uniform(frames=4))

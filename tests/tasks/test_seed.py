@@ -23,9 +23,7 @@ from tests.tasks.training.interruption import interrupted_at
 
 VRE = SeedOptions(
     captioner=VreOptions(temporal="scene", hidden=8, dropout=0.1),
-    seeding=SeedingOptions(
-        epochs=4, batch_size=4, captions_per_video=2, refocus_after=1, refocus=2.0, learning_rate=0.01
-    ),
+    seeding=SeedingOptions(epochs=4, batch_size=4, captions_per_video=2, refocus_after=1, refocus=2.0, learning_rate=0.01),
     max_words=8,
 )
 
@@ -70,9 +68,7 @@ def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyR
     first, second = (json.loads(line) for line in (job.folder / "curves.jsonl").read_text().splitlines())
     assert {"dxe", "rebuild"} <= first.keys() and first["total"] == pytest.approx(first["dxe"] + 0.1 * first["rebuild"])
     assert second["dxe"] > 0
-    plain = toy.seeded(
-        SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2)})
-    )
+    plain = toy.seeded(SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2)}))
     weighed = SeedingOptions(epochs=1, batch_size=4, captions_per_video=2, loss="dxe")
     other = toy.seeded(SEED.model_copy(update={"seeding": weighed}))
     (xe,), (dxe,) = (read_jsonl(found.folder / "curves.jsonl") for found in (plain, other))

@@ -12,13 +12,7 @@ from storage.text.references import References
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageRun
-from tasks.train_embedding import (
-    EmbeddingOptions,
-    EmbeddingTraining,
-    embed_videos,
-    retrieval,
-    train_embedding,
-)
+from tasks.train_embedding import EmbeddingOptions, EmbeddingTraining, embed_videos, retrieval, train_embedding
 from tasks.training import trainer
 from tasks.training.loading import load_embedding
 from tests.tasks.toy_run import ToyRun
@@ -75,9 +69,7 @@ def test_a_training_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_
     assert [(job.folder / name).read_bytes() for name in files] == whole
 
 
-def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_ended_but_was_not_written_up_is_written_up_alone(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     job = embedded(toy)
     whole = (job.folder / "curves.jsonl").read_bytes()
 

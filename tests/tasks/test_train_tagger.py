@@ -180,12 +180,7 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     rows, _ = source()
     how = SAMPLING.model_dump(mode="json")
     assert rows == digest("tagger", 2, digest_file(weights), how), "rows of earlier versions stay fresh"
-    kinds = [
-        source(output="words"),
-        source(output="grid"),
-        source(output="grid", over_time="mean"),
-        source(output="tags"),
-    ]
+    kinds = [source(output="words"), source(output="grid"), source(output="grid", over_time="mean"), source(output="tags")]
     assert len({rows, *(key for key, _ in kinds)}) == 5
     assert kinds[2][1].endswith("(grid, averaged over time)")
     chosen = TaggerFeature(output="words", weights=str(weights), sampling="clips", only=("a", "b"))

@@ -1,7 +1,5 @@
 """The decoder of G2L: stacked GRUs fed with the last word and the context of the attention."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +15,7 @@ class GruDecoder(nn.Module):
     The paper does not give the initial state: here it is a linear map of the memory's summary, one for each layer. What
     depends on the words alone is computed for a whole caption at once; only the recurrence runs step by step."""
 
-    def __init__(
-        self, reader: Attention, vocabulary_size: int, sizes: tuple[int, int, int, int], layers: int, dropout: float
-    ):
+    def __init__(self, reader: Attention, vocabulary_size: int, sizes: tuple[int, int, int, int], layers: int, dropout: float):
         """sizes: of the context, the summary, a word's vector and a layer."""
         context, summary, embedding, hidden = sizes
         super().__init__()

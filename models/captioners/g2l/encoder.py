@@ -1,7 +1,5 @@
 """G2L's encoder, and its joint-hierarchical attention: over clips and frames first, then over regions of the key frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -135,9 +133,7 @@ class G2lAttention(nn.Module):
     """The context of a step: x_t = [x_G, x_L] (eq. 4, 9, 11). Its weights are the aligned attention or, without
     alignment, the mean of the frames' and the clips'."""
 
-    def __init__(
-        self, hidden: int, projection: int, size: int, aligned: AlignedAttention | None, local: RegionAttention | None
-    ):
+    def __init__(self, hidden: int, projection: int, size: int, aligned: AlignedAttention | None, local: RegionAttention | None):
         super().__init__()
         self.projection = projection
         self.of_frames = ProductScore(hidden, projection, size)

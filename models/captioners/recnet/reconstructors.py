@@ -1,7 +1,5 @@
 """RecNet's reconstructors, global and local: from the decoder's hidden states back to the video's feature rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """VRE's refocusing encoder and its key-frame BiGRU: encode around the middle frame, find the key frame, encode again."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -66,9 +64,7 @@ class RefocusEncoder(nn.Module):
     holds each video's key frame, counted from 0, there is no refocusing module: the third phase of training. A video for
     which that feature is missing keeps its middle frame."""
 
-    def __init__(
-        self, names: tuple[str, str | None, str | None, str | None], temporal: int, audio: int, hidden: int, steps: int
-    ):
+    def __init__(self, names: tuple[str, str | None, str | None, str | None], temporal: int, audio: int, hidden: int, steps: int):
         """names: of the temporal, spatial and audio features and of key_frames; temporal and audio: sizes of theirs"""
         super().__init__()
         self.temporal, self.spatial, self.audio, self.key_frames = names

@@ -17,9 +17,7 @@ from tests import ROOT
 def start_score(*arguments: Path | str, **environment: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "flows.cli", "score", *map(str, arguments), "--json"]
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(started: subprocess.Popen[str]) -> dict[str, Any]:

@@ -50,9 +50,7 @@ def clips(place: Place, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_gets_the_captions_of_evaluation_and_five_reasons(
-    longtake: Longtake, place: Place, clips: Path
-) -> None:
+def test_a_folder_gets_the_captions_of_evaluation_and_five_reasons(longtake: Longtake, place: Place, clips: Path) -> None:
     answer = longtake("caption", clips, "-w", place.workspace.root, "--json")
     assert answer.code == 3
     found = {Path(row["file"]).name: row for row in answer.json["captions"]}
@@ -99,9 +97,7 @@ def test_two_files_of_the_same_bytes_are_captioned_both_and_extracted_once(
     assert found["extracted"] == 1 and found["captions"][0]["caption"] == found["captions"][1]["caption"]
 
 
-def test_patterns_are_understood_without_a_shell_and_files_are_taken_once(
-    longtake: Longtake, place: Place, clips: Path
-) -> None:
+def test_patterns_are_understood_without_a_shell_and_files_are_taken_once(longtake: Longtake, place: Place, clips: Path) -> None:
     for name in ("cut.mp4", "empty.mp4", "notes.mp4"):
         (clips / name).unlink()
     answer = longtake("caption", f"{clips}/**/*.mp4", f"{clips}/more", "-w", place.workspace.root, "--json")
@@ -179,9 +175,7 @@ def test_imported_features_cannot_be_made_for_new_videos(place: Place) -> None:
     run = load_runs(place.workspace)[0]
     recipe = run.recipe | {"features": {"scene": {"kind": "imported", "store": "c3d"}}}
     save_run(place.workspace, replace(run, recipe=recipe))
-    with pytest.raises(
-        BadInput, match="'scene' that were imported as 'c3d'; Longtake cannot extract them from new videos"
-    ):
+    with pytest.raises(BadInput, match="'scene' that were imported as 'c3d'; Longtake cannot extract them from new videos"):
         VideoCaptioner.open(place.workspace.root)
 
 
@@ -195,9 +189,7 @@ def test_garbage_collection_keeps_what_was_extracted_for_as_long_as_its_run(long
     assert not list((place.workspace.features / "loose").glob("*"))
 
 
-def test_a_file_that_nobody_may_read_or_that_is_no_file_is_told(
-    longtake: Longtake, place: Place, tmp_path: Path
-) -> None:
+def test_a_file_that_nobody_may_read_or_that_is_no_file_is_told(longtake: Longtake, place: Place, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.mp4")
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/na\xffme.mp4"))
     odd.write_bytes(b"x")

@@ -62,11 +62,7 @@ def test_an_import_that_leaves_something_out_exits_with_3(longtake: Longtake, wo
         (["vgg", "text.npz"], 1, "text.npz"),
         (["../vgg", "rows.npz"], 1, "cannot be the name of a folder"),
         (["vgg", "rows.npz", "--data", "nowhere"], 1, "nowhere does not exist"),
-        (
-            ["vgg", "rows.npz", "--data", ".", "--kind", "youtube"],
-            2,
-            "there is no kind of data set 'youtube'; kinds: msvd",
-        ),
+        (["vgg", "rows.npz", "--data", ".", "--kind", "youtube"], 2, "there is no kind of data set 'youtube'; kinds: msvd"),
     ],
 )
 def test_an_import_that_cannot_be_done_is_one_line(
@@ -83,12 +79,7 @@ def test_no_features_are_no_error(longtake: Longtake, tmp_path: Path) -> None:
     Workspace.open(tmp_path / "longtake-workspace")
     assert longtake("features", "list", "--json").json == [] and "no features yet" in longtake("features", "list").out
     assert longtake("features", "verify").code == 0
-    for command in (
-        ["show", "vgg"],
-        ["verify", "vgg"],
-        ["export", "vgg", "--to", "npy"],
-        ["push", "vgg", "--to", "file:///x"],
-    ):
+    for command in (["show", "vgg"], ["verify", "vgg"], ["export", "vgg", "--to", "npy"], ["push", "vgg", "--to", "file:///x"]):
         answer = longtake("features", *command)
         assert answer.code == 2 and "there is no feature store 'vgg'; there are none yet" in answer.err
 

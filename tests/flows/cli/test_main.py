@@ -27,9 +27,7 @@ from tests.flows.toy_place import TOY, Place
 TINY = ["dataset.train=2", "dataset.val=1", "dataset.test=1", "dataset.size=32", "dataset.captions=1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
-)
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_command_and_option_has_a_help_text(name: str, command: Any) -> None:
     assert inspect.getdoc(inspect.unwrap(command.callback)), f"{name} has no docstring"
     assert command.help and command.help[0].isupper() and command.help.rstrip().endswith(".")
@@ -37,9 +35,7 @@ def test_every_command_and_option_has_a_help_text(name: str, command: Any) -> No
         assert parameter.help, f"{name} {parameter.name} has no help"
 
 
-@pytest.mark.parametrize(
-    ("name", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
-)
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_command_has_an_example_that_parses(name: str, command: Any) -> None:
     assert command.epilog and command.epilog.startswith(f"Example: {name}"), f"{name} has no example"
     arguments = shlex.split(command.epilog.removeprefix(f"Example: {name}"))
@@ -72,9 +68,7 @@ def test_help_lists_the_commands_and_exits_well(longtake: Longtake) -> None:
         (["features", "verify", "-w", "nowhere"], "there is no workspace at nowhere"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_makes_nothing(
-    longtake: Longtake, tmp_path: Path, arguments: list[str], said: str
-) -> None:
+def test_wrong_usage_exits_with_2_and_makes_nothing(longtake: Longtake, tmp_path: Path, arguments: list[str], said: str) -> None:
     answer = longtake(*arguments)
     assert answer.code == 2 and said in " ".join(answer.err.replace("│", " ").split())
     assert "Traceback" not in answer.err and answer.out == ""
@@ -82,9 +76,7 @@ def test_wrong_usage_exits_with_2_and_makes_nothing(
 
 
 @pytest.mark.parametrize("option", ["--until", "--force"])
-def test_an_unknown_stage_exits_with_2_and_lists_the_stages(
-    longtake: Longtake, recipe: Path, world: Path, option: str
-) -> None:
+def test_an_unknown_stage_exits_with_2_and_lists_the_stages(longtake: Longtake, recipe: Path, world: Path, option: str) -> None:
     answer = longtake("run", recipe, "--data", world, option, "sed", "--dry-run")
     assert answer.code == 2 and "there is no stage 'sed'; stages: boost, caption, catalogue" in answer.err
 
@@ -163,9 +155,7 @@ def begun(recipe: Path, world: Path, tmp_path: Path) -> Path:
     return workspace.root
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(
-    longtake: Longtake, recipe: Path, world: Path, begun: Path
-) -> None:
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(longtake: Longtake, recipe: Path, world: Path, begun: Path) -> None:
     before = sorted((begun / "artifacts").rglob("*"))
     arguments = ("run", recipe, "--data", world, "--workspace", begun, "--dry-run")
     shown = longtake(*arguments)
@@ -204,9 +194,7 @@ def test_status_finds_the_data_of_the_last_run(longtake: Longtake, recipe: Path,
 def test_status_reads_the_data_as_the_last_run_did(longtake: Longtake, recipe: Path, world: Path, begun: Path) -> None:
     values = yaml.safe_load(recipe.read_text()) | {"dataset": {"kind": "msvd"}}
     recipe.write_text(yaml.safe_dump(values))
-    assert [stage["state"] for stage in longtake("status", recipe, "-w", begun, "--json").json["stages"]][:1] == [
-        "done"
-    ]
+    assert [stage["state"] for stage in longtake("status", recipe, "-w", begun, "--json").json["stages"]][:1] == ["done"]
 
 
 def test_status_without_a_recipe_lists_the_runs(longtake: Longtake, begun: Path, tmp_path: Path) -> None:

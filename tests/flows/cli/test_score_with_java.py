@@ -23,12 +23,7 @@ from tests.flows.cli.score_command import contents, finish, java_of, read_only_i
 from tests.java_tokenizer import java_tokenize
 
 GERMAN = "-Duser.language=de -Duser.country=DE -Dfile.encoding=ISO-8859-1"
-COMMA_LOCALE = {
-    "LC_ALL": "de_DE.UTF-8",
-    "JAVA_TOOL_OPTIONS": GERMAN,
-    "JDK_JAVA_OPTIONS": GERMAN,
-    "_JAVA_OPTIONS": GERMAN,
-}
+COMMA_LOCALE = {"LC_ALL": "de_DE.UTF-8", "JAVA_TOOL_OPTIONS": GERMAN, "JDK_JAVA_OPTIONS": GERMAN, "_JAVA_OPTIONS": GERMAN}
 SAID = {"1": "a man rides a horse", "2": "two dogs play", "3": "people in a café", "4": "nothing matches here", "5": ""}
 TRUTH = {
     "1": ["A man is riding a horse.", "someone rides"],

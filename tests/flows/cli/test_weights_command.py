@@ -78,9 +78,7 @@ def test_a_recipe_without_nets_wants_nothing(longtake: Longtake, recipe: Path) -
     assert "wants no pretrained weights" in longtake("weights", "list", recipe).out
 
 
-def test_an_import_is_checked_kept_and_says_what_it_replaces(
-    longtake: Longtake, folder: WeightsFolder, tmp_path: Path
-) -> None:
+def test_an_import_is_checked_kept_and_says_what_it_replaces(longtake: Longtake, folder: WeightsFolder, tmp_path: Path) -> None:
     first = longtake("weights", "import", tiny(tmp_path / "a.safetensors"), "--net", NET, "--json")
     assert first.code == 0 and first.json["net"] == NET and first.json["replaced"] is None
     assert first.json["sha256"] == hash_file(tmp_path / "a.safetensors") and not first.json["published"]

@@ -64,9 +64,7 @@ def test_what_a_service_waits_for_can_come_true() -> None:
 def test_secrets_come_from_the_env_file_and_are_asked_for_there() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     wanted = set(re.findall(r"\$\{(\w+)", text))
-    offered = dict(
-        line.split("=", 1) for line in (ROOT / ".env.example").read_text().splitlines() if line[:1].isalpha()
-    )
+    offered = dict(line.split("=", 1) for line in (ROOT / ".env.example").read_text().splitlines() if line[:1].isalpha())
     assert wanted == offered.keys()
     required = set(re.findall(r"\$\{(\w+):\?", text))
     assert required == {"POSTGRES_PASSWORD", "LONGTAKE_LOGIN", "STORE_KEY", "STORE_SECRET"}
@@ -75,7 +73,5 @@ def test_secrets_come_from_the_env_file_and_are_asked_for_there() -> None:
 
 
 def test_every_named_volume_is_declared() -> None:
-    used = {
-        v.split(":")[0] for s in SERVICES.values() for v in s.get("volumes", []) if not v.startswith(("$", ".", "/"))
-    }
+    used = {v.split(":")[0] for s in SERVICES.values() for v in s.get("volumes", []) if not v.startswith(("$", ".", "/"))}
     assert used == COMPOSE["volumes"].keys()

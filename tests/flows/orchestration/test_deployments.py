@@ -82,9 +82,7 @@ def test_without_a_recipe_only_a_person_starts_anything() -> None:
 
 
 def test_the_clock_starts_refresh_alone() -> None:
-    scheduled = {
-        name: deployment_of(name, DEMO, "pool", "0 3 * * *", "Europe/Berlin").schedules for name in DEPLOYMENTS
-    }
+    scheduled = {name: deployment_of(name, DEMO, "pool", "0 3 * * *", "Europe/Berlin").schedules for name in DEPLOYMENTS}
     assert [name for name, found in scheduled.items() if found] == ["refresh"]
     schedule = scheduled["refresh"][0].schedule
     assert (schedule.cron, schedule.timezone) == ("0 3 * * *", "Europe/Berlin")

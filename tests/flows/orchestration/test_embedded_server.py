@@ -36,12 +36,7 @@ class Site:
 
     def run(self, *arguments: object) -> str:
         done = subprocess.run(
-            [*unprivileged(), *map(str, arguments)],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            cwd=ROOT,
+            [*unprivileged(), *map(str, arguments)], env=self.environment, capture_output=True, text=True, timeout=900, cwd=ROOT
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -99,11 +94,7 @@ def test_what_an_event_carries_reaches_no_run(site: Site, world: Path, tmp_path:
         "added": 10**300,
         "retrain": True,
     }
-    labels = {
-        "prefect.resource.id": "longtake.dataset.demo",
-        "longtake.workspace": "/etc",
-        "longtake.recipe": "{{ 7 * 7 }}",
-    }
+    labels = {"prefect.resource.id": "longtake.dataset.demo", "longtake.workspace": "/etc", "longtake.recipe": "{{ 7 * 7 }}"}
     event = {"id": str(uuid4()), "event": "longtake.source.changed", "resource": labels, "payload": payload}
     event["occurred"] = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     site.api.post("/events", json=[event]).raise_for_status()
@@ -115,9 +106,7 @@ def test_what_an_event_carries_reaches_no_run(site: Site, world: Path, tmp_path:
     site.api.delete(f"/flow_runs/{run['id']}").raise_for_status()
 
 
-def test_a_run_whose_worker_and_process_were_killed_does_not_run_for_ever(
-    site: Site, world: Path, tmp_path: Path
-) -> None:
+def test_a_run_whose_worker_and_process_were_killed_does_not_run_for_ever(site: Site, world: Path, tmp_path: Path) -> None:
     given = ("--recipe", TINY, "--data", world, "-w", tmp_path / "w", *SLOWLY, "--name", "slow")
     site.run(*command("deploy", *given, "--crashed-after", 60, "--pool", "mine"))
     site.run(*command("deploy", *given, "--crashed-after", 60, "--pool", "mine"))

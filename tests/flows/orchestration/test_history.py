@@ -30,8 +30,6 @@ def test_twenty_runs_in_a_row_leave_every_task_run_in_a_final_state(world: Path,
     with sqlite3.connect(home / "prefect.db") as database:
         runs = database.execute("select state_type, count(*) from flow_run group by 1").fetchall()
         tasks = database.execute("select state_type, count(*) from task_run group by 1").fetchall()
-        fewest = database.execute(
-            "select min(n) from (select count(*) n from task_run group by flow_run_id)"
-        ).fetchone()
+        fewest = database.execute("select min(n) from (select count(*) n from task_run group by flow_run_id)").fetchone()
     print("flow runs", runs, "task runs", tasks)
     assert runs == [("COMPLETED", RUNS)] and tasks == [("COMPLETED", RUNS * STAGES)] and fewest == (STAGES,)

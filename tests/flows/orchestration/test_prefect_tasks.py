@@ -86,13 +86,7 @@ print(json.dumps({"answers": answers, "tries": tries, "during": seen, "after": a
 @pytest.fixture(scope="module")
 def told(served: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("prefect")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, place / "w"],
-        env=served,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = subprocess.run([sys.executable, "-c", SCRIPT, place / "w"], env=served, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -103,9 +97,7 @@ def test_input_and_output_that_failed_is_tried_again(told: dict[str, Any]) -> No
 
 def test_what_fails_again_and_again_ends_in_words(told: dict[str, Any]) -> None:
     assert told["tries"]["broken"] == 4
-    assert told["answers"]["broken"].startswith(
-        "TransientError: cannot write clip.mp4: Input/output error; check the disk"
-    )
+    assert told["answers"]["broken"].startswith("TransientError: cannot write clip.mp4: Input/output error; check the disk")
 
 
 def test_bad_input_is_not_tried_again(told: dict[str, Any]) -> None:

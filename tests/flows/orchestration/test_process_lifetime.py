@@ -68,9 +68,7 @@ def test_a_command_takes_its_server_along_and_the_next_one_notes_the_crash(world
         assert "an earlier run was killed" in said
         wait_for("the end of the server", lambda: not is_alive(server), 120)
 
-    run_longtake(
-        mine, "run", TINY, "--data", world, "-w", tmp_path / "w", "--until", "catalogue", "--force", "catalogue"
-    )
+    run_longtake(mine, "run", TINY, "--data", world, "-w", tmp_path / "w", "--until", "catalogue", "--force", "catalogue")
     assert states(home, "flow_run") == {"CRASHED": 2, "COMPLETED": 1}
     assert not {"RUNNING", "PENDING"} & states(home, "task_run").keys()
     assert not list((home / "longtake-runs").iterdir())
@@ -82,18 +80,7 @@ def test_the_runs_of_a_sweep_end_with_it(
     environment: dict[str, str], world: Path, tmp_path: Path, signalled: signal.Signals
 ) -> None:
     arguments = command(
-        "sweep",
-        TINY,
-        "--grid",
-        "captioner.hidden=16,24",
-        "--seeds",
-        1,
-        "--data",
-        world,
-        "-w",
-        tmp_path / "w",
-        "--jobs",
-        2,
+        "sweep", TINY, "--grid", "captioner.hidden=16,24", "--seeds", 1, "--data", world, "-w", tmp_path / "w", "--jobs", 2
     )
     process = subprocess.Popen([*arguments, *SLOWLY], env=environment, stderr=subprocess.DEVNULL)
     runs = wait_for("two trainings", lambda: two(children(process.pid, "flows.cli run")))

@@ -131,18 +131,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         port = free_port()
         server = {**base, **server_settings(*ports), "PREFECT_HOME": str(place / "server")}
         server |= {"PREFECT_SERVER_API_HOST": "127.0.0.1", "PREFECT_SERVER_API_PORT": str(port)}
-        subprocess.run(
-            [*prefect, "server", "database", "upgrade", "--yes"], env=server, check=True, capture_output=True
-        )
+        subprocess.run([*prefect, "server", "database", "upgrade", "--yes"], env=server, check=True, capture_output=True)
         stack.enter_context(running([*prefect, "server", "start", "--no-services"], place / "server.log", server))
         stack.enter_context(running([*prefect, "server", "services", "start"], place / "services.log", server))
         url = f"http://127.0.0.1:{port}/api"
-        client = {
-            **base,
-            "PREFECT_API_URL": url,
-            "PREFECT_API_AUTH_STRING": LOGIN,
-            "PREFECT_HOME": str(place / "client"),
-        }
+        client = {**base, "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": LOGIN, "PREFECT_HOME": str(place / "client")}
         there = Site(url, client, place)
 
         def healthy() -> bool:
@@ -164,9 +157,7 @@ def test_a_changing_data_set_is_refreshed_and_trained_on_by_events(site: Site, w
     recipe.write_text(yaml.safe_dump(RECIPE))
     given = ("--recipe", recipe, "--data", data, "-w", workspace, "--retrain-after", 5, "--cron", "0 3 * * *")
     assert "refresh/service" in site.longtake("deploy", *given)
-    by_the_clock = wait_for(
-        "a run planned by the clock", lambda: [r for r in site.runs("refresh") if r["auto_scheduled"]]
-    )
+    by_the_clock = wait_for("a run planned by the clock", lambda: [r for r in site.runs("refresh") if r["auto_scheduled"]])
     assert by_the_clock[0]["expected_start_time"][11:16] == "03:00"
     refused = httpx.get(f"{site.api.base_url}deployments/name/pipeline/service", timeout=60)
     assert refused.status_code == 401, "without the login nothing is told"

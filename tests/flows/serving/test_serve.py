@@ -66,9 +66,7 @@ def processes(shared: Place) -> list[int]:
 def test_an_upload_has_the_caption_of_evaluation_with_frames_and_attention(address: str, shared: Place) -> None:
     before = left_behind(shared)
     rows = {row.video_id: row for row in read_captions(shared.folder("caption"))}
-    expected = next(
-        rows[id] for id, record in shared.records.items() if shared.clip("test") == shared.data / str(record.source)
-    )
+    expected = next(rows[id] for id, record in shared.records.items() if shared.clip("test") == shared.data / str(record.source))
     answer = send(address, shared.clip("test").read_bytes(), n_best=2)
     assert answer.status_code == 200
     found = answer.json()
@@ -81,8 +79,7 @@ def test_an_upload_has_the_caption_of_evaluation_with_frames_and_attention(addre
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
-    [(b"Dear diary, this is no film.\n" * 99, "no video that Longtake knows"), (b"", "nothing was sent")],
+    ("data", "reason"), [(b"Dear diary, this is no film.\n" * 99, "no video that Longtake knows"), (b"", "nothing was sent")]
 )
 def test_what_is_no_video_is_refused_with_a_reason(address: str, data: bytes, reason: str) -> None:
     answer = send(address, data)
@@ -109,10 +106,7 @@ def test_an_upload_that_does_not_say_its_size_is_cut_off_at_the_limit(address: s
         ("GET / HTTP/1.1\nHost: evil.example", "is not called that"),
         ("GET /api/run HTTP/1.1\nHost: 127.0.0.1.evil.example", "is not called that"),
         ("GET / HTTP/1.0", "is not called that"),
-        (
-            "POST /api/captions HTTP/1.1\nHost: localhost\nOrigin: http://evil.example\nContent-Length: 1",
-            "from elsewhere",
-        ),
+        ("POST /api/captions HTTP/1.1\nHost: localhost\nOrigin: http://evil.example\nContent-Length: 1", "from elsewhere"),
         ("POST /api/captions HTTP/1.1\nHost: localhost\nOrigin: null\nContent-Length: 1", "from elsewhere"),
     ],
 )
@@ -145,11 +139,7 @@ def test_the_page_is_safe_and_the_api_describes_itself(address: str) -> None:
     policy = page.headers["content-security-policy"]
     assert page.status_code == 200 and "unsafe" not in policy and "default-src 'none'" in policy
     assert page.headers["x-content-type-options"] == "nosniff"
-    assert (
-        page.text.count("<script") == 1
-        and "style=" not in page.text
-        and "http" not in page.text.replace("http://www", "")
-    )
+    assert page.text.count("<script") == 1 and "style=" not in page.text and "http" not in page.text.replace("http://www", "")
     described = httpx.get(f"{address}/api/openapi.json", timeout=60).json()
     upload = described["paths"]["/api/captions"]["post"]
     assert "application/octet-stream" in upload["requestBody"]["content"]

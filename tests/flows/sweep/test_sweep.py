@@ -232,10 +232,7 @@ def test_the_files_of_a_sweep_agree(workspace: Workspace) -> None:
 
 def test_a_reason_is_told_once_for_all_its_runs() -> None:
     same = [SweepResult("a", seed, "failed", "no disk") for seed in (0, 1)] + [SweepResult("b", 0, "failed", "no disk")]
-    assert failures([*same, SweepResult("b", 1, "failed", "no net")]) == [
-        "a, seed 0, 1; b, seed 0: no disk",
-        "b, seed 1: no net",
-    ]
+    assert failures([*same, SweepResult("b", 1, "failed", "no net")]) == ["a, seed 0, 1; b, seed 0: no disk", "b, seed 1: no net"]
 
 
 @pytest.mark.parametrize("name", sorted(shipped_sweeps()))
@@ -299,18 +296,7 @@ def test_wrong_usage_exits_with_2(longtake: Longtake, arguments: list[str], said
 
 
 def test_a_dry_run_tells_of_every_run_what_no_other_makes(longtake: Longtake, place: Place) -> None:
-    asked = (
-        "sweep",
-        TOY,
-        "--data",
-        place.data,
-        "-w",
-        place.workspace.root,
-        "--grid",
-        "seeding.epochs=1,2",
-        "--seeds",
-        "2",
-    )
+    asked = ("sweep", TOY, "--data", place.data, "-w", place.workspace.root, "--grid", "seeding.epochs=1,2", "--seeds", "2")
     told = longtake(*asked, "--dry-run", "--json").json
     assert told["sharing"]["to_make"] == 3 * len(TRAINED)
     assert [run["to_do"] for run in told["runs"]] == [[], TRAINED, TRAINED, TRAINED]

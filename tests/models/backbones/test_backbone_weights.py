@@ -84,9 +84,7 @@ def _point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_needs_no_torch_and_lists_modules_that_load() -> None:
-    code = (
-        "import sys; from models.backbones.zoo import module_of; module_of('resnet101'); print('torch' in sys.modules)"
-    )
+    code = "import sys; from models.backbones.zoo import module_of; module_of('resnet101'); print('torch' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"
     folder = Path(hub.__file__).parent
@@ -135,9 +133,7 @@ def test_every_named_net_says_which_file_it_wants() -> None:
 def test_names_of_files_that_tell_the_net() -> None:
     files = hub.published_files()
     assert files["resnet101_a1h-36d3f2aa.pth"].net == "resnet101" and files["s3d-d76dad2f.pth"].net == "tv:s3d"
-    assert (
-        files["r3d_18-b3b3357e.pth"].sha256 == "b3b3357e" and files["resnext-101-kinetics.pth"].net == "resnext101_3d"
-    )
+    assert files["r3d_18-b3b3357e.pth"].sha256 == "b3b3357e" and files["resnext-101-kinetics.pth"].net == "resnext101_3d"
     assert "model.safetensors" not in files
 
 
@@ -147,10 +143,7 @@ def test_names_of_files_that_tell_the_net() -> None:
         ("resnet101", ["file model.safetensors", "huggingface.co/timm/resnet101.a1h_in1k", "sha256 is not known"]),
         ("timm:test_resnet", ["huggingface.co/timm/test_resnet.r160_in1k"]),
         ("vggish", [f"file vggish-{SHA[:8]}.pth", f"sha256 begins with {SHA[:8]}"]),
-        (
-            "resnext101_3d",
-            ["file resnext-101-kinetics.pth", "3D-ResNets-PyTorch", "no address that a program could use"],
-        ),
+        ("resnext101_3d", ["file resnext-101-kinetics.pth", "3D-ResNets-PyTorch", "no address that a program could use"]),
     ],
 )
 def test_out_of_reach_is_said_at_once_with_the_file_and_the_remedy(caches: Path, net: str, said: list[str]) -> None:
@@ -210,9 +203,7 @@ def test_counters_of_training_steps_may_be_missing_and_nothing_else(tmp_path: Pa
     fill(net, read_state(tmp_path / "net.pth", "pair"), "pair", tmp_path / "net.pth")
     assert all(torch.equal(net.state_dict()[key], value) for key, value in without.items())
     del without["norm.running_mean"]
-    with pytest.raises(
-        WeightsUnavailable, match=r"1 of 6 weights are missing or of another shape, such as norm.running"
-    ):
+    with pytest.raises(WeightsUnavailable, match=r"1 of 6 weights are missing or of another shape, such as norm.running"):
         fill(net, without, "pair", tmp_path / "net.pth")
 
 

@@ -68,8 +68,7 @@ def test_named_nets_give_their_stored_outputs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["test_resnet", "test_vit", "test_convnext", pytest.param("swin_tiny_patch4_window7_224", marks=pytest.mark.slow)],
+    "name", ["test_resnet", "test_vit", "test_convnext", pytest.param("swin_tiny_patch4_window7_224", marks=pytest.mark.slow)]
 )
 def test_outputs_are_timms_own(name: str) -> None:
     backbone = awake(load(f"timm:{name}", None, 3))
@@ -241,13 +240,7 @@ def test_weights_of_another_net_are_refused(tmp_path: Path) -> None:
     other = timm.create_model("resnet10t").state_dict()
     reshaped = {**own, "conv1.weight": torch.zeros(3, 3)}
     partial = {key: own[key] for key in list(own)[:20]}
-    for name, state in {
-        "other": other,
-        "reshaped": reshaped,
-        "partial": partial,
-        "none": {},
-        "notes": {"epoch": 3},
-    }.items():
+    for name, state in {"other": other, "reshaped": reshaped, "partial": partial, "none": {}, "notes": {"epoch": 3}}.items():
         torch.save(state, tmp_path / f"{name}.pth")
         with pytest.raises(WeightsUnavailable, match=rf"{name}.pth does not fit 'timm:test_resnet' ?(\(|:)"):
             load(NET, tmp_path / f"{name}.pth", 0)

@@ -110,9 +110,7 @@ def test_a_classifier_of_your_own_and_none_at_all(tmp_path: Path) -> None:
     assert load("tv:mc3_18", tmp_path / "mine.pth", 0).outputs == {"pooled": (512,), "classes": (9,)}
     torch.save({key: value for key, value in state.items() if not key.startswith("fc.")}, tmp_path / "none.pth")
     backbone = load("tv:mc3_18", tmp_path / "none.pth", 0)
-    assert (
-        backbone.outputs == {"pooled": (512,)} == {key: (v.shape[1],) for key, v in backbone(rolling(1, 4, 48)).items()}
-    )
+    assert backbone.outputs == {"pooled": (512,)} == {key: (v.shape[1],) for key, v in backbone(rolling(1, 4, 48)).items()}
     with pytest.raises(UnknownOutput, match=r"'tv:mc3_18' has no output 'classes'.*it has pooled$"):
         check_output(backbone, "classes")
 

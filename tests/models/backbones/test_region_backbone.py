@@ -39,9 +39,7 @@ def test_seeded_outputs_are_the_stored_ones(backbone: RegionBackbone) -> None:
     assert float(found["regions"][0, 0].mean()) == pytest.approx(GOLDEN_MEAN, rel=1e-3)
 
 
-def test_features_scores_and_boxes_are_torchvisions_own(
-    backbone: RegionBackbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_scores_and_boxes_are_torchvisions_own(backbone: RegionBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own way from pixels to proposals and features, watched from outside; the frame's sides are no whole cells."""
     net: Any = backbone.net
     seen: dict[str, Tensor] = {}
@@ -72,10 +70,7 @@ def test_features_scores_and_boxes_are_torchvisions_own(
 def test_the_best_come_first_and_none_covers_another_of_its_class(backbone: RegionBackbone) -> None:
     rows = backbone(frames(1, 96, 128))["boxes"][0]
     assert bool((rows[:-1, 4] >= rows[1:, 4]).all())
-    corner, far = (
-        torch.maximum(rows[:, None, :2], rows[None, :, :2]),
-        torch.minimum(rows[:, None, 2:4], rows[None, :, 2:4]),
-    )
+    corner, far = (torch.maximum(rows[:, None, :2], rows[None, :, :2]), torch.minimum(rows[:, None, 2:4], rows[None, :, 2:4]))
     shared = (far - corner).clamp(min=0).prod(2)
     area = (rows[:, 2:4] - rows[:, :2]).prod(1)
     overlap = shared / (area[:, None] + area - shared)
@@ -101,9 +96,7 @@ def test_the_order_of_pixels_in_memory_does_not_matter(backbone: RegionBackbone)
 
 
 @pytest.mark.parametrize("least", [0.51, 1.1])
-def test_missing_regions_are_rows_of_zeros(
-    backbone: RegionBackbone, monkeypatch: pytest.MonkeyPatch, least: float
-) -> None:
+def test_missing_regions_are_rows_of_zeros(backbone: RegionBackbone, monkeypatch: pytest.MonkeyPatch, least: float) -> None:
     net: Any = backbone.net
     proposed: list[int] = []
     watch = net.rpn.register_forward_hook(lambda _, given, result: proposed.append(len(result[0][0])))

@@ -74,9 +74,7 @@ class Always:
         return iter([self.batch] * (10 - skip))
 
 
-def check_it_learns_eight_clips_by_heart(
-    captioner: Captioner, objective: Objective, epochs: int = 15
-) -> list[dict[str, float]]:
+def check_it_learns_eight_clips_by_heart(captioner: Captioner, objective: Objective, epochs: int = 15) -> list[dict[str, float]]:
     """Trained on one toy batch, greedy search says its captions; returns the losses of every step."""
     batch = toy_batch(videos=8, captions=1)
     assert batch.tokens is not None

@@ -147,10 +147,7 @@ def test_it_learns_eight_clips_by_heart(kind: str) -> None:
     losses = [
         progress.losses["xe"]
         for progress in fit(
-            captioner,
-            Objective(xe=(1.0, CrossEntropy())),
-            _Always(batch),
-            FitOptions(epochs=15, learning_rate=1e-2),
+            captioner, Objective(xe=(1.0, CrossEntropy())), _Always(batch), FitOptions(epochs=15, learning_rate=1e-2)
         )
     ]
     assert losses[-1] < 0.05 < losses[0]

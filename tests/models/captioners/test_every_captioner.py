@@ -24,14 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "s2vt": {"features": ["frames", "clips"], "embedding": 5, "hidden": 8},
     "recnet": {"base": {"kind": "sa_lstm", "features": ["frames"], "embedding": 5, "hidden": 8, "attention": 7}},
     "glrg": {"features": ["frames", "sound"], "projection": 6, "embedding": 5, "hidden": 8},
-    "g2l": {
-        "frames": "frames",
-        "clips": "clips",
-        "regions": "cells",
-        "region_stride": 2,
-        "projection": 6,
-        "attention": 5,
-    }
+    "g2l": {"frames": "frames", "clips": "clips", "regions": "cells", "region_stride": 2, "projection": 6, "attention": 5}
     | {"aligned": 4, "embedding": 5, "hidden": 8},
     "vre": {"temporal": "frames", "spatial": "clips", "audio": "sound", "hidden": 8},
     "show_tell": {"features": ["frames", "cells"], "embedding": 8, "hidden": 8},
@@ -54,19 +47,12 @@ def videos() -> Features:
     has nothing at all. What is not real is not a number."""
     random = torch.Generator().manual_seed(2)
     lengths = torch.randint(1, 7, (VIDEOS,), generator=random)
-    there = {
-        "frames": lengths,
-        "clips": lengths.clone(),
-        "cells": (lengths + 1) // 2,
-        "sound": torch.full((VIDEOS,), 2),
-    }
+    there = {"frames": lengths, "clips": lengths.clone(), "cells": (lengths + 1) // 2, "sound": torch.full((VIDEOS,), 2)}
     there["clips"][::5] = 0
     there["sound"][::4] = 0
     for rows in there.values():
         rows[7] = 0
-    masks = {
-        name: torch.arange({"cells": 3, "sound": 2}.get(name, 6)) < rows.unsqueeze(1) for name, rows in there.items()
-    }
+    masks = {name: torch.arange({"cells": 3, "sound": 2}.get(name, 6)) < rows.unsqueeze(1) for name, rows in there.items()}
     features = {}
     for name, mask in masks.items():
         shape = (*mask.shape, 4, SIZES[name]) if name == "cells" else (*mask.shape, SIZES[name])
@@ -92,9 +78,7 @@ def test_a_caption_is_the_same_alone_and_in_a_batch(kind: str) -> None:
     together = beam(captioner, features, masks, 6, width=3, n_best=2, attention=True)
     torch.manual_seed(5)
     drawn = sample(captioner, features, masks, 6, n=2)
-    assert len({tuple(row) for row in together.tokens[:, 0].tolist()}) > 3, (
-        "they all say the same: the test sees nothing"
-    )
+    assert len({tuple(row) for row in together.tokens[:, 0].tolist()}) > 3, "they all say the same: the test sees nothing"
     torch.manual_seed(5)
     for i in range(VIDEOS):
         one = alone((features, masks), i)

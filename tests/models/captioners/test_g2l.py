@@ -14,14 +14,7 @@ from torch import Tensor, nn
 from models.captioner import Captioner
 from models.captioners.g2l.captioner import G2lOptions, build_g2l
 from models.captioners.g2l.decoder import GruDecoder
-from models.captioners.g2l.encoder import (
-    AlignedAttention,
-    G2lAttention,
-    G2lEncoder,
-    ProductScore,
-    RegionAttention,
-    grouped,
-)
+from models.captioners.g2l.encoder import AlignedAttention, G2lAttention, G2lEncoder, ProductScore, RegionAttention, grouped
 from models.decoding.greedy_and_sampling import greedy
 from models.layers.attention import MeanContext
 from models.layers.gumbel import SamplerOptions, TopKSampler
@@ -81,16 +74,8 @@ def test_equation_1_projects_frames_and_clips_and_equation_7_regions() -> None:
     assert encoder.project_regions is not None
     _fill(encoder.project_regions, weight=[[1.0], [3.0]], bias=[0.5, 0.0])
     memory = encoder(
-        {
-            "f": torch.tensor([[[1.0], [math.nan]]]),
-            "v": torch.tensor([[[0.25], [9.0]]]),
-            "r": torch.tensor([[[[2.0], [0.0]]]]),
-        },
-        {
-            "f": torch.tensor([[True, False]]),
-            "v": torch.tensor([[True, False]]),
-            "r": torch.tensor([[True]]),
-        },
+        {"f": torch.tensor([[[1.0], [math.nan]]]), "v": torch.tensor([[[0.25], [9.0]]]), "r": torch.tensor([[[[2.0], [0.0]]]])},
+        {"f": torch.tensor([[True, False]]), "v": torch.tensor([[True, False]]), "r": torch.tensor([[True]])},
     )
     assert memory.tokens[0].tolist() == pytest.approx(torch.tensor([[2.1, 0, 0, 0.75], [0, 0, 0, 0]]), abs=1e-6)
     assert memory.summary[0].tolist() == pytest.approx([2.1, 0, 0, 0.75], abs=1e-6)
@@ -254,11 +239,7 @@ def _only_through_choices(variant: str) -> Tensor | None:
     captioner, batch = _captioner(variant).train(), _batch()
     memory = captioner.encode(batch.features, batch.masks)
     decoder = captioner.decoder
-    assert (
-        isinstance(decoder, GruDecoder)
-        and isinstance(decoder.reader, G2lAttention)
-        and decoder.reader.local is not None
-    )
+    assert isinstance(decoder, GruDecoder) and isinstance(decoder.reader, G2lAttention) and decoder.reader.local is not None
     attention = torch.softmax(torch.randn(memory.mask.shape), -1).requires_grad_()
     decoder.reader.local(decoder.start(memory)[-1], attention, memory).sum().backward()
     return attention.grad
@@ -326,8 +307,7 @@ def test_it_learns_eight_clips_by_heart(variant: str) -> None:
     captioner = _captioner(variant, scale=1.0, **sizes)
     objective = Objective(xe=(1.0, CrossEntropy()))
     losses = [
-        progress.losses["xe"]
-        for progress in fit(captioner, objective, _Always(batch), FitOptions(epochs=8, learning_rate=2e-2))
+        progress.losses["xe"] for progress in fit(captioner, objective, _Always(batch), FitOptions(epochs=8, learning_rate=2e-2))
     ]
     assert losses[-1] < 0.1 < losses[0]
     found = greedy(captioner.eval(), batch.features, batch.masks, max_length=5).tokens[:, 0]

@@ -19,13 +19,7 @@ from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
 
 def toy_top_down(seed: int = 0, scale: float = 2.5, **changes: Any) -> Captioner:
     torch.manual_seed(seed)
-    values: dict[str, Any] = {
-        "features": ("rgb", "motion"),
-        "embedding": 5,
-        "hidden": 8,
-        "attention": 7,
-        "dropout": 0.0,
-    }
+    values: dict[str, Any] = {"features": ("rgb", "motion"), "embedding": 5, "hidden": 8, "attention": 7, "dropout": 0.0}
     captioner = build_top_down(TopDownOptions(**(values | changes)), SIZES, VOCABULARY)
     with torch.no_grad():
         for parameter in captioner.parameters():
@@ -40,9 +34,7 @@ def test_two_lstm_cells_and_attention_written_out_say_the_same() -> None:
     d: Any = captioner.decoder
     memory = captioner.encode(batch.features, batch.masks)
     look, tell = nn.LSTMCell(8 + 8 + 5, 8), nn.LSTMCell(8 + 8, 8)
-    look.weight_ih.copy_(
-        torch.cat([d.look_from_past.weight[:, :8], d.look_from_mean.weight, d.look_from_word.weight], 1)
-    )
+    look.weight_ih.copy_(torch.cat([d.look_from_past.weight[:, :8], d.look_from_mean.weight, d.look_from_word.weight], 1))
     look.weight_hh.copy_(d.look_from_past.weight[:, 8:])
     look.bias_ih.copy_(d.look_from_word.bias)
     tell.weight_ih.copy_(d.tell.weight[:, :16])
@@ -85,19 +77,11 @@ def test_a_grid_over_time_is_one_row_of_places() -> None:
     cells = batch.features["rgb"].view(4, 2, 3, -1)
     grid = Batch(batch.video_ids, {"rgb": cells}, {"rgb": mask}, batch.tokens, batch.video_index)
     flat = Batch(
-        batch.video_ids,
-        {"rgb": cells.flatten(1, 2)},
-        {"rgb": mask.repeat_interleave(3, 1)},
-        batch.tokens,
-        batch.video_index,
+        batch.video_ids, {"rgb": cells.flatten(1, 2)}, {"rgb": mask.repeat_interleave(3, 1)}, batch.tokens, batch.video_index
     )
     assert torch.equal(captioner(grid), captioner(flat))
-    image = captioner(
-        Batch(("v1",), {"rgb": cells[1:2, :1]}, {"rgb": mask[1:2, :1]}, flat.tokens, torch.zeros(8).long())
-    )
-    assert torch.allclose(
-        image[2:4], captioner(grid)[2:4], atol=1e-5
-    )  # video 1 is an image of six, three of them padding
+    image = captioner(Batch(("v1",), {"rgb": cells[1:2, :1]}, {"rgb": mask[1:2, :1]}, flat.tokens, torch.zeros(8).long()))
+    assert torch.allclose(image[2:4], captioner(grid)[2:4], atol=1e-5)  # video 1 is an image of six, three of them padding
     found = beam(captioner, grid.features, grid.masks, 5, width=2, attention=True)
     assert found.attention is not None and found.attention.shape == (4, 1, 6, 6)
 

@@ -44,9 +44,7 @@ def additive(attention: AdditiveAttention, rows: list[Array], query: Array) -> A
     """Weights over rows: e_j = w . tanh(W_v v_j + W_h h + b), then softmax."""
     energies = np.array(
         [
-            linear(attention.score, np.tanh(linear(attention.from_memory, row) + linear(attention.from_hidden, query)))[
-                0
-            ]
+            linear(attention.score, np.tanh(linear(attention.from_memory, row) + linear(attention.from_hidden, query)))[0]
             for row in rows
         ]
     )
@@ -70,9 +68,7 @@ def test_a_forced_pass_returns_the_states_and_attention_of_its_steps() -> None:
             weights = additive(decoder.reader, rows, hidden)  # eq. 4 and 5, with the state of the step before
             assert attention[n, i].tolist() == pytest.approx([*weights, *[0.0] * (5 - len(rows))], abs=1e-5)
             context = sum(w * v for w, v in zip(weights, rows, strict=True))  # eq. 3
-            enter, keep, new, leave = np.split(
-                linear(gates, embedding[token]) + past @ np.concatenate([context, hidden]), 4
-            )
+            enter, keep, new, leave = np.split(linear(gates, embedding[token]) + past @ np.concatenate([context, hidden]), 4)
             cell = cell / (1 + np.exp(-keep)) + np.tanh(new) / (1 + np.exp(-enter))
             hidden = np.tanh(cell) / (1 + np.exp(-leave))
             assert said.states.hidden[n, i].tolist() == pytest.approx(hidden.tolist(), abs=1e-5)

@@ -9,12 +9,7 @@ import pytest
 import torch
 
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss, global_distance, local_distance
-from models.captioners.recnet.reconstructors import (
-    GlobalReconstructor,
-    Reconstruction,
-    ReconstructionTarget,
-    Reconstructor,
-)
+from models.captioners.recnet.reconstructors import GlobalReconstructor, Reconstruction, ReconstructionTarget, Reconstructor
 from models.losses.cross_entropy import CrossEntropy
 from models.training.objective import Objective, Term
 from models.types import PAD, Batch, Memory
@@ -136,14 +131,8 @@ def test_the_terms_of_an_objective_look_at_one_pass() -> None:
     captioner.encoder.register_forward_hook(lambda *_: encoded.append(1))  # type: ignore[attr-defined]
     assert captioner.reconstructor is not None
     captioner.reconstructor.register_forward_hook(lambda *_: encoded.append(10))
-    terms: dict[str, Term] = {
-        "xe": CrossEntropy(),
-        "mean": ReconstructionLoss("global"),
-        "frames": ReconstructionLoss("local"),
-    }
-    total, losses = Objective(xe=(1.0, terms["xe"]), mean=(0.2, terms["mean"]), frames=(0.1, terms["frames"]))(
-        captioner, batch
-    )
+    terms: dict[str, Term] = {"xe": CrossEntropy(), "mean": ReconstructionLoss("global"), "frames": ReconstructionLoss("local")}
+    total, losses = Objective(xe=(1.0, terms["xe"]), mean=(0.2, terms["mean"]), frames=(0.1, terms["frames"]))(captioner, batch)
     assert sum(encoded) == 11
     apart = {name: term(captioner, batch).item() for name, term in terms.items()}
     assert sum(encoded) == 11 + 1 + 11 + 11

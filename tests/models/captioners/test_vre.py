@@ -138,8 +138,7 @@ def test_equations_12_to_16_and_algorithm_2_by_hand() -> None:
     def attend(rows: list[float], which: str, from_video: float, h: float) -> tuple[float, list[float]]:
         query = from_video * o + w[f"{which}.query.weight"][0] * h  # W_h [o, h]
         a = [
-            w[f"{which}.score.weight"][0] * math.tanh(query * w[f"{which}.key.weight"][0] * v)
-            + w[f"{which}.score.bias"][0]
+            w[f"{which}.score.weight"][0] * math.tanh(query * w[f"{which}.key.weight"][0] * v) + w[f"{which}.score.bias"][0]
             for v in rows
         ]
         alpha = [math.exp(x) / sum(math.exp(y) for y in a) for x in a]

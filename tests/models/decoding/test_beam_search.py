@@ -25,9 +25,7 @@ SMALL = 4 + WORDS  # a vocabulary of three words
 def every_caption(captioner: Captioner, video: int, features, masks, max_length: int) -> list[tuple[float, list[int]]]:
     """All captions of at most `max_length` words with their log-probabilities, by teacher forcing, best first."""
     captions = [
-        [BOS, *words, EOS]
-        for length in range(max_length + 1)
-        for words in itertools.product(range(4, SMALL), repeat=length)
+        [BOS, *words, EOS] for length in range(max_length + 1) for words in itertools.product(range(4, SMALL), repeat=length)
     ]
     tokens = torch.tensor([c + [PAD] * (max_length + 2 - len(c)) for c in captions])
     batch = Batch(("v",), features, masks, tokens, torch.full((len(captions),), video))
@@ -190,9 +188,7 @@ def test_samples_follow_the_distribution_and_their_generator() -> None:
 
     def draw(seed: int, temperature: float = 1.0) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return sample(captioner, features, masks, 1, n=4000, temperature=temperature, generator=generator).tokens[
-            0, :, 0
-        ]
+        return sample(captioner, features, masks, 1, n=4000, temperature=temperature, generator=generator).tokens[0, :, 0]
 
     assert torch.equal(draw(7), draw(7)) and not torch.equal(draw(7), draw(8))
     memory = captioner.encode(features, masks)
@@ -318,13 +314,7 @@ def test_a_draw_follows_its_chance_and_never_takes_what_is_impossible() -> None:
     log_probs = torch.tensor([0.0, 0.5, 0.0, 0.25, 0.25, 0.0]).log().repeat(5, 1)
     assert sample_token(log_probs, torch.tensor([0.0, 0.49, 0.51, 0.76, 1.0])).tolist() == [1, 1, 3, 4, 4]
     # at temperature 0.5 probabilities are squared: 4/6, 1/6, 1/6
-    assert sample_token(log_probs, torch.tensor([0.6, 0.66, 0.68, 0.82, 0.84]), temperature=0.5).tolist() == [
-        1,
-        1,
-        3,
-        3,
-        4,
-    ]
+    assert sample_token(log_probs, torch.tensor([0.6, 0.66, 0.68, 0.82, 0.84]), temperature=0.5).tolist() == [1, 1, 3, 3, 4]
     assert sample_token(log_probs, torch.tensor([0.0, 0.6, 0.7, 0.99, 1.0]), top_p=0.6).tolist() == [1, 1, 3, 3, 3]
 
 

@@ -72,9 +72,7 @@ def test_one_member_alone_and_the_same_member_twice_speak_alike() -> None:
         found = beam(together, features, masks, 6, width=3)
         assert torch.equal(found.tokens, expected.tokens)
         assert torch.allclose(found.log_probs, expected.log_probs, atol=1e-4)
-    drawn = [
-        sample(c, features, masks, 6, generator=torch.Generator().manual_seed(1)) for c in (alone, Ensemble([alone]))
-    ]
+    drawn = [sample(c, features, masks, 6, generator=torch.Generator().manual_seed(1)) for c in (alone, Ensemble([alone]))]
     assert torch.equal(drawn[0].tokens, drawn[1].tokens)
 
 

@@ -29,8 +29,7 @@ def test_the_schedule_goes_in_straight_lines_and_is_flat_outside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "message"),
-    [(((3, 0.5), (3, 1.0)), "must rise"), (((-1, 0.5),), "must rise"), (((0, 1.2),), "no probabilities")],
+    ("points", "message"), [(((3, 0.5), (3, 1.0)), "must rise"), (((-1, 0.5),), "must rise"), (((0, 1.2),), "no probabilities")]
 )
 def test_a_schedule_that_makes_no_sense_is_refused(points: tuple[tuple[int, float], ...], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
@@ -131,11 +130,7 @@ def test_truth_alone_draws_nothing_and_steps_through_nothing(monkeypatch: pytest
 
 
 def test_an_objective_takes_its_terms_to_the_epoch() -> None:
-    xe, dxe, rebuild = (
-        CrossEntropy(0.1, UP_AND_DOWN),
-        DiscriminativeCrossEntropy(0.0, UP_AND_DOWN),
-        ReconstructionLoss("local"),
-    )
+    xe, dxe, rebuild = (CrossEntropy(0.1, UP_AND_DOWN), DiscriminativeCrossEntropy(0.0, UP_AND_DOWN), ReconstructionLoss("local"))
     objective = Objective(xe=(1.0, xe), dxe=(0.5, dxe), rebuild=(0.2, rebuild), plain=(2.0, lambda model, batch: model))
     later = objective.at(5)
     assert [weight for weight, _ in later.terms.values()] == [1.0, 0.5, 0.2, 2.0]
@@ -159,9 +154,9 @@ def test_reconstruction_and_cross_entropy_share_a_mixed_pass() -> None:
     captioner, batch = toy_recnet(), toy_batch()
     sampling = ScheduledSampling(points=((0, 0.5),), own="sample")
     torch.manual_seed(0)
-    _, losses = Objective(
-        xe=(1.0, CrossEntropy(sampling=sampling)), rebuild=(0.1, ReconstructionLoss("local", sampling))
-    )(captioner, batch)
+    _, losses = Objective(xe=(1.0, CrossEntropy(sampling=sampling)), rebuild=(0.1, ReconstructionLoss("local", sampling)))(
+        captioner, batch
+    )
     torch.manual_seed(0)
     assert ReconstructionLoss("local", sampling)(captioner, batch).item() == pytest.approx(losses["rebuild"].item())
 

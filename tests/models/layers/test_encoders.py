@@ -7,13 +7,7 @@ import math
 import pytest
 import torch
 
-from models.layers.attention import (
-    AdditiveAttention,
-    AttentionSoftmax,
-    MeanContext,
-    dropping_smallest_weights,
-    masked_softmax,
-)
+from models.layers.attention import AdditiveAttention, AttentionSoftmax, MeanContext, dropping_smallest_weights, masked_softmax
 from models.layers.temporal_encoder import TemporalEncoder, masked_mean
 from models.types import Memory
 
@@ -84,8 +78,7 @@ def test_a_feature_that_the_whole_batch_lacks_may_have_any_length() -> None:
     encoder = TemporalEncoder({"a": 4, "b": 5}, hidden=6, join="depth", dropout=0)
     a, mask = torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)
     found = [
-        encoder({"a": a, "b": torch.zeros(2, T, 5)}, {"a": mask, "b": torch.zeros(2, T, dtype=torch.bool)})
-        for T in (0, 1, 3)
+        encoder({"a": a, "b": torch.zeros(2, T, 5)}, {"a": mask, "b": torch.zeros(2, T, dtype=torch.bool)}) for T in (0, 1, 3)
     ]
     assert torch.equal(found[0].tokens, found[1].tokens) and torch.equal(found[0].tokens, found[2].tokens)
 
@@ -105,9 +98,7 @@ def test_a_missing_feature_is_named() -> None:
 
 
 def test_the_smallest_weights_are_ignored_on_request_and_the_others_sum_to_one_again() -> None:
-    scores = torch.tensor(
-        [[0.4, 0.1, 0.3, 0.2], [0.25, 0.25, 0.25, 0.25], [0.1, 0.9, 5.0, 5.0], [9.0, 9.0, 9.0, 9.0]]
-    ).log()
+    scores = torch.tensor([[0.4, 0.1, 0.3, 0.2], [0.25, 0.25, 0.25, 0.25], [0.1, 0.9, 5.0, 5.0], [9.0, 9.0, 9.0, 9.0]]).log()
     mask = torch.tensor([[True] * 4, [True] * 4, [True, True, False, False], [False] * 4])
     softmax, plain = AttentionSoftmax(), masked_softmax(scores, mask)
     expected = {

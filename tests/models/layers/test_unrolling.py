@@ -47,9 +47,7 @@ def test_each_step_is_that_of_its_own_caption_and_memory() -> None:
     def advance(now, state, memory):
         return ((state[0] + now + memory.extras["again"] * memory.tokens[:, 0],),)
 
-    found = torch.cat(
-        [state[0] for (state,) in steps.run(advance, steps.pack(entering), memory, lambda m: (m.summary,))]
-    )
+    found = torch.cat([state[0] for (state,) in steps.run(advance, steps.pack(entering), memory, lambda m: (m.summary,))])
     expected = names.unsqueeze(1) + (entering + names.unsqueeze(1) ** 2).cumsum(1)
     assert torch.equal(steps.valid(found), expected[real])
 

@@ -54,9 +54,7 @@ def worth(samples: Tensor, video_of: Tensor) -> Tensor:
 def gradient(captioner: Captioner, scalar: Tensor) -> Tensor:
     captioner.zero_grad()
     scalar.backward()
-    return torch.cat(
-        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in captioner.parameters()]
-    )
+    return torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in captioner.parameters()])
 
 
 def probabilities(captioner: Captioner, batch: Batch, temperature: float = 1.0) -> Tensor:
@@ -104,10 +102,7 @@ def test_over_all_captions_it_is_the_gradient_of_the_expected_reward(temperature
     ("compare", "scale"),
     [
         (lambda both: against_samples(both, torch.zeros(2), leave_one_out=True), 1.0),
-        (
-            lambda both: against_samples(both, torch.zeros(2)),
-            0.5,
-        ),  # the sample itself is half of what it is compared with
+        (lambda both: against_samples(both, torch.zeros(2)), 0.5),  # the sample itself is half of what it is compared with
         (lambda both: against_second_sample(both, both.flip(0)), 1.0),
     ],
 )
@@ -376,9 +371,7 @@ def test_statistics_say_what_was_drawn() -> None:
     assert figures["length"] == pytest.approx(np.mean([sum(w > 3 for w in row) for row in said.tolist()]))
     ended = [n for n, row in enumerate(said.tolist()) if EOS in row]
     words = sum(sum(w != PAD for w in said[n].tolist()) for n in ended)
-    assert ended and figures["entropy"] == pytest.approx(
-        -found.log_probs.flatten()[ended].sum().item() / words, rel=1e-5
-    )
+    assert ended and figures["entropy"] == pytest.approx(-found.log_probs.flatten()[ended].sum().item() / words, rel=1e-5)
 
 
 def test_a_captioner_that_knows_one_caption_shows_all_signs_of_collapse() -> None:

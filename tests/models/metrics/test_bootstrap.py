@@ -53,9 +53,7 @@ def test_meteor_of_counts_equals_javas_for_each_caption_and_for_all() -> None:
     statistics = np.array([line.split() for line, _ in COUNTED], np.float64)
     assert meteor_of(statistics).tolist() == pytest.approx([score for _, score in COUNTED], abs=1e-12)
     assert meteor_of(summable(statistics).sum(0, keepdims=True)).item() == pytest.approx(TOGETHER, abs=1e-12)
-    assert meteor_of(statistics.sum(0, keepdims=True)).item() != pytest.approx(TOGETHER, abs=1e-4), (
-        "chunks of perfect ones"
-    )
+    assert meteor_of(statistics.sum(0, keepdims=True)).item() != pytest.approx(TOGETHER, abs=1e-4), "chunks of perfect ones"
 
 
 def test_drawing_every_video_once_gives_the_corpus_scores_themselves() -> None:

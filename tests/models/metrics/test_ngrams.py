@@ -63,9 +63,7 @@ def test_postings_hold_each_reference_of_the_video_with_its_count() -> None:
         found = {}
         for row in range(postings.keys_of[video], postings.keys_of[video + 1]):
             part = slice(postings.starts[row], postings.starts[row + 1])
-            found[int(postings.keys[row])] = list(
-                zip(postings.reference[part].tolist(), postings.tf[part].tolist(), strict=True)
-            )
+            found[int(postings.keys[row])] = list(zip(postings.reference[part].tolist(), postings.tf[part].tolist(), strict=True))
         expected: dict[int, list[tuple[int, int]]] = {}
         for number, sentence in enumerate(sentences):
             for gram, count in counted(sentence).items():

@@ -27,15 +27,7 @@ from tests import ROOT
 EXACT = 1e-12
 SUBJECTS = ["a man", "a woman", "two dogs", "the cat", "a small boy", "someone", "a man and a woman", "people"]
 DEEDS = ["is running", "are playing", "is cutting an onion", "plays the guitar", "is riding a horse", "rides a bike"]
-PLACES = [
-    "",
-    "in a park",
-    "on the street",
-    "in the kitchen",
-    "with a knife",
-    "on the the stage",
-    "in front of a crowd of people",
-]
+PLACES = ["", "in a park", "on the street", "in the kitchen", "with a knife", "on the the stage", "in front of a crowd of people"]
 
 
 def caption(draw: random.Random) -> str:

@@ -43,9 +43,7 @@ def listening_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return java.parent
 
 
-def test_captions_go_out_and_scores_come_back_by_files_in_a_temporary_folder(
-    listening_java: Path, tmp_path: Path
-) -> None:
+def test_captions_go_out_and_scores_come_back_by_files_in_a_temporary_folder(listening_java: Path, tmp_path: Path) -> None:
     answer = [{"image_id": id, "scores": {"All": {"f": f}}} for id, f in (("b", 0.5), ("a", 0.25))]
     (listening_java / "answer").write_text(json.dumps(answer))
     jars = hollow_jars(tmp_path / "Core NLP", *CORENLP_JARS)
@@ -86,9 +84,7 @@ def test_missing_jars_are_named(tmp_path: Path) -> None:
         spice(SAID, TRUTH, tmp_path / "nowhere")
 
 
-def test_a_java_without_javascript_is_refused_before_an_hour_of_parsing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_without_javascript_is_refused_before_an_hour_of_parsing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = fake_java(tmp_path / "jdk", 'openjdk version "17.0.1"')
     monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
     with pytest.raises(JavaFailed, match="Java 17 has no JavaScript engine"):

@@ -23,12 +23,7 @@ from models.types import EOS, PAD
 CAPTION = st.lists(st.integers(4, 10), min_size=1, max_size=8)
 VIDEOS = st.lists(st.lists(CAPTION, min_size=1, max_size=4), min_size=2, max_size=5)
 MIXTURES = st.sampled_from(
-    [
-        {"cider_d": 1.0},
-        {"cider_d": 0.0, "bleu_4": 1.0},
-        {"cider_d": 0.0, "rouge_l": 2.0},
-        {"bleu_4": 0.5, "rouge_l": 3.0},
-    ]
+    [{"cider_d": 1.0}, {"cider_d": 0.0, "bleu_4": 1.0}, {"cider_d": 0.0, "rouge_l": 2.0}, {"bleu_4": 0.5, "rouge_l": 3.0}]
 )
 
 
@@ -70,9 +65,7 @@ def test_a_caption_that_ends_beats_the_same_words_cut_off_where_eos_counts() -> 
 
 @settings(max_examples=40, deadline=None)
 @given(VIDEOS, MIXTURES, st.booleans())
-def test_a_mixture_is_the_sum_of_its_scores(
-    videos: list[list[list[int]]], mixture: dict[str, float], eos: bool
-) -> None:
+def test_a_mixture_is_the_sum_of_its_scores(videos: list[list[list[int]]], mixture: dict[str, float], eos: bool) -> None:
     index = NgramIndex.build(ended(videos) if eos else videos)
     captions = [video[-1] for video in videos]
     video_of = np.arange(len(videos))

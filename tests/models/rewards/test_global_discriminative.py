@@ -66,9 +66,7 @@ def test_samples_earn_the_weighted_sum_of_both() -> None:
     assert both.shape == (4,) and both.tolist() == pytest.approx((close + torch.tensor(hard)).tolist(), abs=1e-5)
     assert both.min() < -0.01
     weights = GlobalOptions(neighbour=0.5, batch=0.0)
-    assert torch.allclose(
-        GlobalDiscriminative(net, videos, nearest, weights)(samples, video_of), 0.5 * close, atol=1e-6
-    )
+    assert torch.allclose(GlobalDiscriminative(net, videos, nearest, weights)(samples, video_of), 0.5 * close, atol=1e-6)
 
 
 def test_another_batch_earns_other_rewards_and_no_gradient_is_kept() -> None:

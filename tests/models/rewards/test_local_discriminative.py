@@ -80,13 +80,9 @@ class Plain:
             total = 0.0
             for reference in references:
                 theirs = self.tfidf(reference, literal)
-                penalty = (
-                    1.0 if literal else 10 / len(references) * math.exp(-((len(words) - len(reference)) ** 2) / 72)
-                )
+                penalty = 1.0 if literal else 10 / len(references) * math.exp(-((len(words) - len(reference)) ** 2) / 72)
                 for gram, weight in mine.items():
-                    high = (
-                        weight > self.options.phrase_threshold if literal else weight >= self.options.phrase_threshold
-                    )
+                    high = weight > self.options.phrase_threshold if literal else weight >= self.options.phrase_threshold
                     if word in gram and high and mine[(word,)] > self.options.word_threshold:
                         total += penalty * self.term(gram, mine, theirs)
             earned.append(total)

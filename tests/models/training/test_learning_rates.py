@@ -20,9 +20,7 @@ def rates(**how: Any) -> list[float]:
 
 
 def test_g2l_rises_for_three_epochs_and_falls_for_the_last_seven() -> None:
-    found = rates(
-        epochs=30, learning_rate=1e-4, warmup_epochs=3, warmup_from=1e-7, schedule="steps", milestones=[[23, 0.01]]
-    )
+    found = rates(epochs=30, learning_rate=1e-4, warmup_epochs=3, warmup_from=1e-7, schedule="steps", milestones=[[23, 0.01]])
     assert found[0] == pytest.approx(1e-7 + (1e-4 - 1e-7) / 30)
     assert found[14] == pytest.approx(1e-7 + (1e-4 - 1e-7) / 2), "half-way up after an epoch and a half"
     assert found[29] == pytest.approx(1e-4)

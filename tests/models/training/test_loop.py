@@ -13,16 +13,7 @@ from torch import Tensor
 
 from models.captioner import Captioner
 from models.decoding.greedy_and_sampling import sample
-from models.training.loop import (
-    FitOptions,
-    NonFiniteLoss,
-    Progress,
-    TrainState,
-    fit,
-    learning_rate_at,
-    restore,
-    undisturbed,
-)
+from models.training.loop import FitOptions, NonFiniteLoss, Progress, TrainState, fit, learning_rate_at, restore, undisturbed
 from models.training.objective import Objective
 from models.types import Batch
 from tests.models.toy_captions import toy_batch, toy_captioner
@@ -176,9 +167,7 @@ def test_clipping_bounds_the_step_and_zero_turns_it_off() -> None:
     def first_step(clip: float) -> tuple[float, float]:
         model = toy_captioner()
         before = model.decoder.embed.weight.detach().clone()  # type: ignore[attr-defined]
-        how = options(
-            epochs=1, gradient_clip=clip, optimiser="adadelta", schedule="constant", warmup_steps=0, weight_decay=0
-        )
+        how = options(epochs=1, gradient_clip=clip, optimiser="adadelta", schedule="constant", warmup_steps=0, weight_decay=0)
         progress = next(iter(fit(model, OBJECTIVE, ToyBatches(), how)))
         after = model.decoder.embed.weight  # type: ignore[attr-defined]
         return progress.gradient_norm, (after - before).norm().item()
@@ -236,9 +225,7 @@ def test_half_precision_is_never_on_for_a_cpu() -> None:
 def test_a_process_that_joins_has_the_weights_of_the_snapshot_and_chances_of_its_own() -> None:
     _, _, states = run(options())
     drawn = []
-    for rank, state in enumerate(
-        [states[4], states[4], states[4].with_tensors({"rng.2.cpu": states[7].tensors["rng.cpu"]})]
-    ):
+    for rank, state in enumerate([states[4], states[4], states[4].with_tensors({"rng.2.cpu": states[7].tensors["rng.cpu"]})]):
         model = fresh()
         optimiser = torch.optim.Adam(model.parameters())
         assert restore(state, model, optimiser, STEPS, rank) == 5

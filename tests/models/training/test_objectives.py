@@ -62,9 +62,7 @@ def test_a_weight_stays_with_its_caption_and_a_weight_of_zero_leaves_it_out() ->
     assert batch.tokens is not None and batch.video_index is not None and batch.weights is not None
     order = torch.tensor([5, 0, 3, 2, 7, 4, 1, 6])
     dxe = DiscriminativeCrossEntropy()
-    shuffled = replace(
-        batch, tokens=batch.tokens[order], video_index=batch.video_index[order], weights=batch.weights[order]
-    )
+    shuffled = replace(batch, tokens=batch.tokens[order], video_index=batch.video_index[order], weights=batch.weights[order])
     assert dxe(captioner, shuffled).item() == pytest.approx(dxe(captioner, batch).item(), rel=1e-5)
     assert dxe(captioner, replace(shuffled, weights=batch.weights)).item() != pytest.approx(
         dxe(captioner, batch).item(), rel=1e-3

@@ -49,9 +49,7 @@ def test_the_second_validation_file_can_be_val_or_left_out(tmp_path, choice, spl
 
 def test_swapped_overlong_and_empty_segments_are_repaired_or_quarantined(tmp_path):
     times = [[5, 2], [8, 99], [3, 3], [11, 12], "soon", [1, 2]]
-    write(
-        tmp_path, train={"v_a": entry(10, times), "v_x": {"duration": 3}, "v_y": entry(9, [[0, 1], [1, 2]], ["only"])}
-    )
+    write(tmp_path, train={"v_a": entry(10, times), "v_x": {"duration": 3}, "v_y": entry(9, [[0, 1], [1, 2]], ["only"])})
     dataset = read_activitynet(ActivityNetOptions(), tmp_path)
     assert {v.id: v.segment for v in dataset.videos} == {
         "v_a_000": (2.0, 5.0),
@@ -59,9 +57,7 @@ def test_swapped_overlong_and_empty_segments_are_repaired_or_quarantined(tmp_pat
         "v_a_005": (1.0, 2.0),
         "v_y_000": (0.0, 1.0),
     }
-    found = [
-        (p.kind, p.item, p.quarantined) for p in dataset.problems if p.kind not in ("missing_annotation", "no_video")
-    ]
+    found = [(p.kind, p.item, p.quarantined) for p in dataset.problems if p.kind not in ("missing_annotation", "no_video")]
     assert found == [
         ("bad_segment", "v_a_002", True),
         ("bad_segment", "v_a_003", True),
@@ -74,11 +70,7 @@ def test_swapped_overlong_and_empty_segments_are_repaired_or_quarantined(tmp_pat
 
 
 def test_a_missing_video_is_reported_once_with_all_its_captions(tmp_path):
-    write(
-        tmp_path,
-        train={"v_a": entry(10, [[0, 4], [4, 10]]), "../v": entry(5, [[0, 1]])},
-        val_1={"v_a": entry(10, [[0, 1]])},
-    )
+    write(tmp_path, train={"v_a": entry(10, [[0, 4], [4, 10]]), "../v": entry(5, [[0, 1]])}, val_1={"v_a": entry(10, [[0, 1]])})
     dataset = read_activitynet(ActivityNetOptions(), tmp_path)
     (missing,) = [p for p in dataset.problems if p.kind == "no_video"]
     assert (missing.item, missing.quarantined) == ("v_a", False)
@@ -88,7 +80,5 @@ def test_a_missing_video_is_reported_once_with_all_its_captions(tmp_path):
 
 def test_a_list_instead_of_videos_is_bad_input(tmp_path):
     write(tmp_path, train=["v_a"])
-    with pytest.raises(
-        BadInput, match=r"train\.json, line 1, column 1: found a JSON list; expected an object of videos"
-    ):
+    with pytest.raises(BadInput, match=r"train\.json, line 1, column 1: found a JSON list; expected an object of videos"):
         read_activitynet(ActivityNetOptions(), tmp_path)

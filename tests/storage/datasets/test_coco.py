@@ -21,11 +21,7 @@ def write(root, *images):
 
 def test_images_are_one_frame_videos_called_by_their_cocoid(tmp_path):
     write(
-        tmp_path,
-        image(9, "train", "A man.\n", "A  man"),
-        image(40, "restval", "b"),
-        image(5, "val", "c"),
-        image(6, "test", "d"),
+        tmp_path, image(9, "train", "A man.\n", "A  man"), image(40, "restval", "b"), image(5, "val", "c"), image(6, "test", "d")
     )
     for path in ("val2014/COCO_val2014_000000000009.jpg", "elsewhere/COCO_val2014_000000000005.JPG"):
         (tmp_path / path).parent.mkdir()
@@ -59,16 +55,7 @@ def test_a_source_never_leaves_the_folder_and_bad_entries_are_reported(tmp_path)
     (tmp_path / "secret.jpg").touch()
     evil = {"filepath": "..", "filename": "secret.jpg", "split": "train", "sentences": [{"raw": "x"}]}
     path = {"filepath": "", "filename": "../../etc/passwd", "split": "train", "sentences": [{"raw": "x"}]}
-    write(
-        root,
-        evil,
-        path,
-        {"cocoid": 1},
-        image(2, "holdout", "b"),
-        image(3, "train", sentences="no"),
-        7,
-        image(3, "val", "c"),
-    )
+    write(root, evil, path, {"cocoid": 1}, image(2, "holdout", "b"), image(3, "train", sentences="no"), 7, image(3, "val", "c"))
     dataset = read_coco(CocoOptions(), root)
     assert [(v.id, v.source) for v in dataset.videos] == [("3", None), ("secret", None)]
     counts = Counter(p.kind for p in dataset.problems if p.quarantined)

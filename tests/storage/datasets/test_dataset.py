@@ -133,11 +133,7 @@ def test_the_builder_reports_every_kind_of_gap_and_goes_on(tmp_path):
         ("b", "b.mp4", "train"),
         ("silent", "b.mp4", "test"),
     ]
-    assert [(c.video_id, c.n, c.text) for c in dataset.captions] == [
-        ("a", 0, "x"),
-        ("b", 0, "two lines"),
-        ("b", 1, "two lines"),
-    ]
+    assert [(c.video_id, c.n, c.text) for c in dataset.captions] == [("a", 0, "x"), ("b", 0, "two lines"), ("b", 1, "two lines")]
     assert [(p.kind, p.item, p.quarantined) for p in dataset.problems] == [
         ("duplicate_video", "b", False),
         ("empty_caption", "b", False),

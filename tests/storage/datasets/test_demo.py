@@ -271,9 +271,7 @@ def test_a_world_can_speak_more_often_of_details_without_another_pixel(share):
     caption = [t.text for c in plan for t in c.captions if t.kind != "lazy" and c.scene.detail != "none"]
     assert np.mean(["white" in text for text in caption]) == pytest.approx(share, abs=0.03)
     heard = [t.text for c in plan for t in c.captions if t.kind != "lazy" and c.scene.sound != "none"]
-    assert np.mean([bool(set(text.split()) & {"hum", "beep", "noise"}) for text in heard]) == pytest.approx(
-        0.3, abs=0.03
-    )
+    assert np.mean([bool(set(text.split()) & {"hum", "beep", "noise"}) for text in heard]) == pytest.approx(0.3, abs=0.03)
 
 
 def test_good_captions_are_true_and_wrong_ones_err_once():

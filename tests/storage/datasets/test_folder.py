@@ -57,9 +57,7 @@ def test_every_format_of_the_table_gives_the_same_data_set(tmp_path, suffix):
         ("c", "déjà vu", "test"),
         ("clips/a.mp4", "x", "train"),
     ]
-    write_table(
-        tmp_path / f"captions{suffix}", [dict(zip(("Video", "caption", "split"), row, strict=True)) for row in rows]
-    )
+    write_table(tmp_path / f"captions{suffix}", [dict(zip(("Video", "caption", "split"), row, strict=True)) for row in rows])
     dataset = read(tmp_path)
     assert [(v.id, v.source, v.split) for v in dataset.videos] == [
         ("a", "clips/a.mp4", "train"),
@@ -85,17 +83,9 @@ def test_a_json_line_may_hold_several_captions_or_none(tmp_path):
 
 def test_rows_with_start_and_end_become_segments_in_the_tables_order(tmp_path):
     touch(tmp_path, "a.mp4", "a_1.mp4")
-    rows = [
-        ("a", "late", 5, 9),
-        ("a", "early", 0, 4),
-        ("a", "late too", 5.0, 9),
-        ("a", "all", "", ""),
-        ("a_1", "other", "", ""),
-    ]
+    rows = [("a", "late", 5, 9), ("a", "early", 0, 4), ("a", "late too", 5.0, 9), ("a", "all", "", ""), ("a_1", "other", "", "")]
     rows += [("a", "swapped", 3, 1), ("a", "empty", 2, 2), ("a", "open", 2, "")]
-    write_table(
-        tmp_path / "captions.csv", [dict(zip(("video", "caption", "start", "end"), r, strict=True)) for r in rows]
-    )
+    write_table(tmp_path / "captions.csv", [dict(zip(("video", "caption", "start", "end"), r, strict=True)) for r in rows])
     dataset = read(tmp_path)
     assert [(v.id, v.source, v.segment) for v in dataset.videos] == [
         ("a", "a.mp4", None),
@@ -118,18 +108,7 @@ def test_rows_with_start_and_end_become_segments_in_the_tables_order(tmp_path):
 
 def test_names_that_fit_no_file_several_files_or_no_folder_at_all(tmp_path):
     touch(tmp_path, "x/a.mp4", "y/a.mp4", "c.mp4", "unused.mp4")
-    names = [
-        "a.mp4",
-        "x/a.mp4",
-        "y__a",
-        "../../etc/passwd",
-        "/etc/passwd.mp4",
-        "p/b.mp4",
-        "q/b.mp4",
-        "c",
-        " ",
-        "z\\d.mp4",
-    ]
+    names = ["a.mp4", "x/a.mp4", "y__a", "../../etc/passwd", "/etc/passwd.mp4", "p/b.mp4", "q/b.mp4", "c", " ", "z\\d.mp4"]
     write_table(tmp_path / "captions.csv", [{"video": name, "caption": name} for name in names])
     dataset = read(tmp_path)
     assert {v.id: v.source for v in dataset.videos} == {
@@ -176,8 +155,7 @@ def test_a_derived_split_is_the_same_on_every_machine_and_in_every_version():
 
 
 @given(
-    st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=3, max_size=12),
-    st.text("abc", min_size=1),
+    st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=3, max_size=12), st.text("abc", min_size=1)
 )
 def test_no_split_of_a_small_set_is_empty_and_a_new_video_moves_at_most_the_lent(ids, new):
     splits, lent = derive_splits(ids, 0.1, 0.1)
@@ -219,9 +197,7 @@ def test_the_table_is_chosen_by_name_or_by_being_alone(tmp_path):
     write_table(tmp_path / "one.csv", [{"video": "a", "sentence": "one"}])
     assert captions(read(tmp_path)) == [("a", "one")]
     write_table(tmp_path / "two.csv", [{"video": "a", "text": "two"}])
-    with pytest.raises(
-        BadInput, match=r"several tables in .*: one\.csv, two\.csv; name the captions with dataset\.captions"
-    ):
+    with pytest.raises(BadInput, match=r"several tables in .*: one\.csv, two\.csv; name the captions with dataset\.captions"):
         read(tmp_path)
     assert captions(read(tmp_path, captions="two.csv")) == [("a", "two")]
     with pytest.raises(BadInput, match="no table of captions at"):
@@ -237,9 +213,7 @@ def test_the_table_is_chosen_by_name_or_by_being_alone(tmp_path):
 )
 def test_any_text_stays_one_line_and_shifts_no_other_caption(tmp_path_factory, texts, suffix):
     root = tmp_path_factory.mktemp("any")
-    rows = [{"video": f"v{i}", "caption": text} for i, text in enumerate(texts)] + [
-        {"video": "z", "caption": "the end"}
-    ]
+    rows = [{"video": f"v{i}", "caption": text} for i, text in enumerate(texts)] + [{"video": "z", "caption": "the end"}]
     write_table(root / f"captions{suffix}", rows)
     expected = [(row["video"], clean_caption(row["caption"])) for row in rows if clean_caption(row["caption"])]
     found = captions(read(root))
@@ -248,9 +222,7 @@ def test_any_text_stays_one_line_and_shifts_no_other_caption(tmp_path_factory, t
 
 
 def test_half_a_surrogate_pair_in_json_does_not_spoil_the_table(tmp_path):
-    (tmp_path / "captions.jsonl").write_text(
-        '{"video": "a", "caption": "x \\ud800 y"}\n{"video": "\\udfff", "caption": "z"}\n'
-    )
+    (tmp_path / "captions.jsonl").write_text('{"video": "a", "caption": "x \\ud800 y"}\n{"video": "\\udfff", "caption": "z"}\n')
     dataset = read(tmp_path)
     assert captions(dataset) == [("a", "x \ufffd y")]
     (bad,) = [p for p in dataset.problems if p.kind == "unsafe_id"]

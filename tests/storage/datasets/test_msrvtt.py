@@ -25,12 +25,7 @@ def write(path: Path, videos: list, sentences: list) -> None:
 
 TRAIN_VAL = (
     [video("video0", "train"), video("video1", "validate")],
-    [
-        sentence("video0", 7, "last"),
-        sentence("video1", 1, "b"),
-        sentence("video0", 2, "first"),
-        sentence("video0", 3, "first"),
-    ],
+    [sentence("video0", 7, "last"), sentence("video1", 1, "b"), sentence("video0", 2, "first"), sentence("video0", 3, "first")],
 )
 TEST = ([video("video2", "test")], [sentence("video2", 9, "c")])
 
@@ -62,23 +57,10 @@ def test_a_file_that_repeats_another_changes_nothing(tmp_path):
 
 
 def test_bad_entries_are_reported_one_by_one(tmp_path):
-    videos = [
-        video("video0", "train"),
-        video("video0", "test"),
-        video("../v", "train"),
-        video("video3", "public"),
-        {"id": 5},
-    ]
-    sentences = [
-        sentence("video0", 1, "a"),
-        sentence("video0", 1, "a"),
-        sentence("video9", 2, "b"),
-        sentence("video9", 3, "c"),
-    ]
+    videos = [video("video0", "train"), video("video0", "test"), video("../v", "train"), video("video3", "public"), {"id": 5}]
+    sentences = [sentence("video0", 1, "a"), sentence("video0", 1, "a"), sentence("video9", 2, "b"), sentence("video9", 3, "c")]
     write(
-        tmp_path / "videodatainfo.json",
-        [*videos, "x"],
-        [*sentences, {"caption": "d"}, {"video_id": "video0", "caption": None}],
+        tmp_path / "videodatainfo.json", [*videos, "x"], [*sentences, {"caption": "d"}, {"video_id": "video0", "caption": None}]
     )
     dataset = read_msrvtt(MsrvttOptions(), tmp_path)
     assert [(v.id, v.split) for v in dataset.videos] == [("video0", "train")]

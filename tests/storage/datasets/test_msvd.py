@@ -32,10 +32,7 @@ def kinds(dataset) -> Counter:
 
 def test_sentence_files_give_splits_captions_and_sources(tmp_path):
     write_sentences(
-        tmp_path,
-        train="vid1\ta man\u2028runs\nvid1\ta man runs\nvid2\ta cat\n",
-        val="vid3\ta dog\r\n",
-        test="vid4\tx\n",
+        tmp_path, train="vid1\ta man\u2028runs\nvid1\ta man runs\nvid2\ta cat\n", val="vid3\ta dog\r\n", test="vid4\tx\n"
     )
     (tmp_path / "youtube_mapping.txt").write_text("abc_1_2 vid1\r\n-xyz_10_20 vid2\r\n")
     (tmp_path / "YouTubeClips").mkdir()
@@ -54,9 +51,7 @@ def test_sentence_files_give_splits_captions_and_sources(tmp_path):
 
 
 def test_a_bad_line_a_missing_file_and_a_video_in_two_splits_are_reported(tmp_path):
-    write_sentences(
-        tmp_path / "annotations", train="vid1\ta man\nno tab here\n../x\tevil\n", test="vid1\tleak\nvid2\tb\n"
-    )
+    write_sentences(tmp_path / "annotations", train="vid1\ta man\nno tab here\n../x\tevil\n", test="vid1\tleak\nvid2\tb\n")
     dataset = read_msvd(MsvdOptions(), tmp_path)
     assert [(c.video_id, c.text) for c in dataset.captions] == [("vid1", "a man"), ("vid2", "b")]
     found = {problem.kind: problem.where for problem in dataset.problems}
@@ -67,16 +62,10 @@ def test_a_bad_line_a_missing_file_and_a_video_in_two_splits_are_reported(tmp_pa
 
 
 def test_the_corpus_takes_english_only_and_numbers_its_clips_by_the_mapping(tmp_path):
-    rows = [
-        ("abc", 1, 2, "English", "A man, running."),
-        ("abc", 1, 2, "German", "Ein Mann."),
-        ("def", 3, 4, "ENGLISH", "A dog."),
-    ]
+    rows = [("abc", 1, 2, "English", "A man, running."), ("abc", 1, 2, "German", "Ein Mann."), ("def", 3, 4, "ENGLISH", "A dog.")]
     rows += [("ghi", 5, 6, "english", "A cat."), ("off", 1, 9, "English", "Unused."), ("odd", 1, 9, "English", "Odd.")]
     write_corpus(tmp_path / "corpus.csv", rows)
-    (tmp_path / "youtube_mapping.txt").write_text(
-        "abc_1_2 vid1200\ndef_3_4 vid1201\nghi_5_6 vid1301\nodd_1_9 vid1971\n"
-    )
+    (tmp_path / "youtube_mapping.txt").write_text("abc_1_2 vid1200\ndef_3_4 vid1201\nghi_5_6 vid1301\nodd_1_9 vid1971\n")
     (tmp_path / "def_3_4.avi").touch()
     dataset = read_msvd(MsvdOptions(), tmp_path)
     assert [(v.id, v.source, v.split) for v in dataset.videos] == [

@@ -53,14 +53,7 @@ def only_chunk(store: FeatureStore, number: int = 0) -> Path:
 
 def start_writer(path: Path, publish_seconds: float, numbers: range) -> subprocess.Popen:
     """A process that is about to write what the store does not have yet of these numbers."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.storage.features.feature_rows",
-        str(path),
-        str(publish_seconds),
-        *map(str, numbers),
-    ]
+    command = [sys.executable, "-m", "tests.storage.features.feature_rows", str(path), str(publish_seconds), *map(str, numbers)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process

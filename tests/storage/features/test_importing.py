@@ -74,9 +74,7 @@ def as_hdf5_in_a_group(path: Path) -> dict[str, Path]:
     return as_hdf5(path, "features/{}")
 
 
-@pytest.mark.parametrize(
-    "form", [as_folder, as_npy, as_npz, as_packed_npz, as_hdf5, as_hdf5_of_groups, as_hdf5_in_a_group]
-)
+@pytest.mark.parametrize("form", [as_folder, as_npy, as_npz, as_packed_npz, as_hdf5, as_hdf5_of_groups, as_hdf5_in_a_group])
 def test_every_form_gives_the_same_rows(tmp_path, form):
     report = import_features(tmp_path / "s", **form(tmp_path), name="mine", known_ids=["a", "b", "c", "d"])
     view = FeatureStore.open(tmp_path / "s").view()
@@ -110,9 +108,7 @@ def test_vectors_become_one_step_and_ids_may_be_json(tmp_path):
     np.save(tmp_path / "all.npy", np.stack([values(1, 1)[0], values(2, 1)[0]]).astype(np.float64))
     (tmp_path / "ids.json").write_text(json.dumps(["a", "b"]))
     seen: list[tuple[int, int]] = []
-    import_features(
-        tmp_path / "s", tmp_path / "all.npy", ids=tmp_path / "ids.json", name="m", progress=lambda *x: seen.append(x)
-    )
+    import_features(tmp_path / "s", tmp_path / "all.npy", ids=tmp_path / "ids.json", name="m", progress=lambda *x: seen.append(x))
     assert np.array_equal(FeatureStore.open(tmp_path / "s").view().read("b"), values(2, 1))
     assert seen == [(1, 2), (2, 2)]
 

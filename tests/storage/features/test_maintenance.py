@@ -251,10 +251,7 @@ def test_killed_and_resumed_writing_equals_undisturbed_writing(tmp_path):
 
 
 def test_two_writers_and_a_compaction_at_once_lose_nothing(tmp_path):
-    with (
-        start_writer(tmp_path / "s", 0.0, range(0, 40)) as one,
-        start_writer(tmp_path / "s", 0.05, range(20, 60)) as two,
-    ):
+    with start_writer(tmp_path / "s", 0.0, range(0, 40)) as one, start_writer(tmp_path / "s", 0.05, range(20, 60)) as two:
         store = FeatureStore.open(tmp_path / "s")
         seen = 0
         while one.poll() is None or two.poll() is None:

@@ -193,10 +193,7 @@ def test_only_names_of_segments_are_ever_fetched(tmp_path, url):
         assert ObjectStore(url).create(f"{NAME}/{path}", b"evil")
     mirror(url, tmp_path / "b").pull()
     files = file_names(tmp_path / "b")
-    assert files == {
-        "zarr.json",
-        *(f"{name}/{f}" for f in ("zarr.json", "index.parquet", "data/zarr.json", "data/c.0.0")),
-    }
+    assert files == {"zarr.json", *(f"{name}/{f}" for f in ("zarr.json", "index.parquet", "data/zarr.json", "data/c.0.0"))}
 
 
 def test_notes_of_imports_travel_along(tmp_path, url):

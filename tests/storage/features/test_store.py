@@ -62,9 +62,7 @@ def test_a_batch_is_padded_and_masked(tmp_path):
 
 
 def test_regions_and_empty_rows_are_rows_too(tmp_path):
-    store = FeatureStore.create(
-        tmp_path / "s", provenance={"extractor_key": "r"}, feature_shape=(3, 4), dtype="float32"
-    )
+    store = FeatureStore.create(tmp_path / "s", provenance={"extractor_key": "r"}, feature_shape=(3, 4), dtype="float32")
     regions = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     with store.writer() as writer:
         writer.add("silent", "k", np.zeros((0, 3, 4), np.float32))
@@ -105,10 +103,7 @@ def test_a_store_of_nothing_but_empty_rows(tmp_path):
 def test_steps_of_several_axes_lie_in_chunks_of_about_12_megabytes(tmp_path, feature_shape):
     store = FeatureStore.create(tmp_path / "s", provenance={"extractor_key": "grid"})
     step = 2 * feature_shape[0] * feature_shape[1]
-    rows = {
-        f"v{n}": np.full((length, *feature_shape), n, np.float16)
-        for n, length in enumerate((3, 40, 0, 60_000_000 // step))
-    }
+    rows = {f"v{n}": np.full((length, *feature_shape), n, np.float16) for n, length in enumerate((3, 40, 0, 60_000_000 // step))}
     with store.writer(publish_bytes=2**30) as writer:
         for video_id, array in rows.items():
             writer.add(video_id, "k", array)
@@ -124,9 +119,7 @@ def test_steps_of_several_axes_lie_in_chunks_of_about_12_megabytes(tmp_path, fea
 
 def test_a_missing_video_says_what_to_do(tmp_path):
     view = make(tmp_path / "s", 1).view()
-    with pytest.raises(
-        MissingFeatures, match=r"no 'resnet' features for v9 in .*; add 'resnet' to the recipe's features"
-    ):
+    with pytest.raises(MissingFeatures, match=r"no 'resnet' features for v9 in .*; add 'resnet' to the recipe's features"):
         view.read_batch(["v1", "v9"])
     with pytest.raises(MissingFeatures, match=r"v1 .* another version of the video"):
         view.read("v1", "changed")

@@ -194,14 +194,10 @@ def test_a_ledger_that_somebody_is_just_making_is_waited_for(file_cache: FileCac
 
 
 @pytest.mark.parametrize("damage", ["text", "torn"])
-def test_a_damaged_file_is_named_with_what_to_do_and_can_be_deleted(
-    file_cache: FileCache, videos: Path, damage: str
-) -> None:
+def test_a_damaged_file_is_named_with_what_to_do_and_can_be_deleted(file_cache: FileCache, videos: Path, damage: str) -> None:
     file_cache.note_probes({f"key-{n}": CachedProbe({"frames": n}, np.arange(50.0)) for n in range(500)}, 1)
     data = file_cache.path.read_bytes()
-    file_cache.path.write_bytes(
-        b"these are not the tables you are looking for" * 50 if damage == "text" else data[:5000]
-    )
+    file_cache.path.write_bytes(b"these are not the tables you are looking for" * 50 if damage == "text" else data[:5000])
     with pytest.raises(StorageError, match=r"ledger\.sqlite is damaged .*; delete it: all of it will be found again"):
         file_cache.fingerprint(videos, ["a"])
         file_cache.probes([f"key-{n}" for n in range(500)], 1)

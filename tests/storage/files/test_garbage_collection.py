@@ -53,9 +53,7 @@ def a_run(
     keys = {stage: (stage, key) for stage in stages}
     for stage in stages if made is None else made:
         result(workspace, stage, key)
-    run = RunRecord(
-        new_run_id(), recipe, dataset, "/data", {"name": recipe}, keys, stores, "2024-01-01T00:00:00Z", state
-    )
+    run = RunRecord(new_run_id(), recipe, dataset, "/data", {"name": recipe}, keys, stores, "2024-01-01T00:00:00Z", state)
     save_run(workspace, run)
     return run
 
@@ -212,9 +210,7 @@ def test_old_temporary_files_go_and_young_ones_stay(workspace: Workspace) -> Non
     assert workspace.done("seed", "a") is not None
 
 
-def test_temporary_files_of_living_writers_may_vanish_meanwhile(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_of_living_writers_may_vanish_meanwhile(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     (workspace.root / "here.tmp-1").write_text("half")
     walk = os.walk
 

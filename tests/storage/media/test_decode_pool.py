@@ -90,10 +90,7 @@ if number < {kills}:
 
 def test_a_disk_that_does_not_answer_is_no_fault_of_the_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_pool, "read_through", hangs_when_read)
-    with (
-        DecodePool(1, timeout=1.0) as pool,
-        pytest.raises(TransientError, match=r"clip: no answer within 1 s; check the d"),
-    ):
+    with DecodePool(1, timeout=1.0) as pool, pytest.raises(TransientError, match=r"clip: no answer within 1 s; check the d"):
         list(pool.run(forever, [tmp_path / "clip"]))
 
 

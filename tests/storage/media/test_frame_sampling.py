@@ -66,17 +66,7 @@ def test_a_segment_limits_the_frames_to_those_on_display() -> None:
     assert choose_frames(EveryNth(stride=1), PTS, (1.0, 1.2)).ravel().tolist() == [25, 26, 27, 28, 29]
     # 1.01 s lies inside the display of frame 25; a frame that begins at the end is not shown any more.
     assert choose_frames(EveryNth(stride=1), PTS, (1.01, 1.08)).ravel().tolist() == [25, 26]
-    assert choose_frames(Clips(positions=1, length=9), PTS, (1.0, 1.2)).ravel().tolist() == [
-        25,
-        25,
-        25,
-        26,
-        27,
-        28,
-        29,
-        29,
-        29,
-    ]
+    assert choose_frames(Clips(positions=1, length=9), PTS, (1.0, 1.2)).ravel().tolist() == [25, 25, 25, 26, 27, 28, 29, 29, 29]
 
 
 def test_a_segment_has_at_least_the_frame_on_display_at_its_start() -> None:

@@ -45,9 +45,7 @@ def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_sampling_gets_its_frames_whatever_the_size_of_the_pieces(tmp_path: Path, tiny_pieces: None) -> None:
     path = make_clip(tmp_path / "a.mp4", 90)
     found = probe(path)
-    events = list(
-        stream_frames(DecodeJob(path, {name: FrameRequest(how) for name, how in SAMPLINGS.items()}, None, found))
-    )
+    events = list(stream_frames(DecodeJob(path, {name: FrameRequest(how) for name, how in SAMPLINGS.items()}, None, found)))
     assert isinstance(events[-1], EndOfStream) and not events[-1].damaged
     for name, how in SAMPLINGS.items():
         mine = [event for event in events if isinstance(event, Chunk) and event.request == name]
@@ -131,9 +129,7 @@ def test_a_look_does_not_depend_on_the_looks_beside_it(tmp_path: Path) -> None:
     late = FrameRequest(EveryNth(stride=7))
     alone = gather(stream_frames(DecodeJob(path, {"early": early}, (0.0, 1.0), promised)))["early"]
     events = list(module._decode(DecodeJob(path, {"early": early, "late": late}, None, promised)))
-    assert [event.requests for event in events if isinstance(event, Restart)] == [("early", "late")], (
-        "both reach too far"
-    )
+    assert [event.requests for event in events if isinstance(event, Restart)] == [("early", "late")], "both reach too far"
     near = list(stream_frames(DecodeJob(path, {"early": early, "late": late}, (0.0, 1.0), promised)))
     assert not any(isinstance(event, Restart) for event in near)
     assert np.array_equal(gather(near)["early"].images, alone.images)
@@ -159,9 +155,7 @@ def test_sound_is_heard_in_patches_and_silence_is_an_answer(tmp_path: Path) -> N
 
 def test_what_cannot_be_seen_is_missed_and_the_rest_is_heard(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "a.mp4", 60, tone=440.0)
-    beyond = DecodeJob(
-        path, {"eyes": FrameRequest(Uniform(frames=2)), "ears": AudioRequest()}, (50.0, 60.0), probe(path)
-    )
+    beyond = DecodeJob(path, {"eyes": FrameRequest(Uniform(frames=2)), "ears": AudioRequest()}, (50.0, 60.0), probe(path))
     events = list(stream_frames(beyond))
     assert isinstance(events[0], Failed) and events[0].requests == ("eyes",) and events[0].bad.kind == "segment_outside"
     assert isinstance(events[-1], EndOfStream)

@@ -206,9 +206,7 @@ def test_a_playlist_never_leads_to_another_file(tmp_path: Path, text: str, name:
     assert secret.stat().st_atime_ns == before
 
 
-def test_a_playlist_that_is_not_recognised_is_still_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_playlist_that_is_not_recognised_is_still_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.media.containers._PLAYLISTS", {})
     secret = make_clip(tmp_path / "secret.ts", 30)
     for name, text in {

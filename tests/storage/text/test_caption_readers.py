@@ -31,11 +31,7 @@ def test_predictions_of_every_form_are_the_same(tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize(
     "data",
-    [
-        {"images": [], "annotations": [*ROWS, ROWS[0]]},
-        [*ROWS, ROWS[0]],
-        {"7": ["a ball", "a ball"], "8": ["a box\u2028here"]},
-    ],
+    [{"images": [], "annotations": [*ROWS, ROWS[0]]}, [*ROWS, ROWS[0]], {"7": ["a ball", "a ball"], "8": ["a box\u2028here"]}],
     ids=["coco annotations", "list", "object of lists"],
 )
 def test_references_of_every_form_are_the_same(tmp_path: Path, data: object) -> None:

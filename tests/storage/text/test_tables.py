@@ -107,9 +107,7 @@ def test_tables_for_something_else_are_refused(tmp_path: Path, changes: dict, me
 def test_a_table_of_words_serves_every_vocabulary_but_not_every_split(tmp_path: Path) -> None:
     words = Origin(None, ORIGIN.split, ORIGIN.eos)
     write_weight_table(tmp_path / "w", ["a#0"], {"meteor": np.array([1.0])}, words)
-    assert read_weight_table(tmp_path / "w", replace(ORIGIN, vocabulary="another", eos=False)).scores.keys() == {
-        "meteor"
-    }
+    assert read_weight_table(tmp_path / "w", replace(ORIGIN, vocabulary="another", eos=False)).scores.keys() == {"meteor"}
     with pytest.raises(Mismatch, match="captions"):
         read_weight_table(tmp_path / "w", replace(ORIGIN, split="another"))
 

@@ -101,9 +101,7 @@ def test_training_captions_without_a_word_are_refused(tmp_path: Path, rows: list
 
 @pytest.mark.parametrize("name", ["captions.parquet", "tag_words.json"])
 @pytest.mark.parametrize("content", [b"", b"{}", None])
-def test_damaged_or_missing_references_are_named_with_what_to_do(
-    tmp_path: Path, name: str, content: bytes | None
-) -> None:
+def test_damaged_or_missing_references_are_named_with_what_to_do(tmp_path: Path, name: str, content: bytes | None) -> None:
     write_references(tmp_path, [("v", 0, "train", "a ball")], TextOptions(min_count=1))
     (tmp_path / name).unlink()
     if content is not None:

@@ -117,9 +117,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv(MARK, name)
     yield name
     monkeypatch.delenv(MARK)
-    wait_for(
-        lambda: not [member for member in family(name) if "multiprocessing.resource_tracker" not in member.command]
-    )
+    wait_for(lambda: not [member for member in family(name) if "multiprocessing.resource_tracker" not in member.command])
 
 
 @pytest.fixture
@@ -190,12 +188,7 @@ def test_a_cluster_at_an_address_gives_the_same_rows_and_loads_a_net_once_per_wo
 
 @pytest.mark.slow
 def test_a_worker_killed_midway_costs_its_shard_only(
-    server: None,
-    toy: ToyRun,
-    workspace: Workspace,
-    undisturbed: dict[str, str],
-    mark: str,
-    monkeypatch: pytest.MonkeyPatch,
+    server: None, toy: ToyRun, workspace: Workspace, undisturbed: dict[str, str], mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = []
     disturbed(monkeypatch, lambda: killed.append(kill_a_busy_worker(mark)))
@@ -205,12 +198,7 @@ def test_a_worker_killed_midway_costs_its_shard_only(
 
 @pytest.mark.slow
 def test_a_shard_whose_worker_is_lost_every_time_ends_the_run_with_words(
-    server: None,
-    toy: ToyRun,
-    workspace: Workspace,
-    undisturbed: dict[str, str],
-    mark: str,
-    monkeypatch: pytest.MonkeyPatch,
+    server: None, toy: ToyRun, workspace: Workspace, undisturbed: dict[str, str], mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over, killed = threading.Event(), set()
 
@@ -223,9 +211,7 @@ def test_a_shard_whose_worker_is_lost_every_time_ends_the_run_with_words(
     killer = threading.Thread(target=kill_on)
     killer.start()
     try:
-        with pytest.raises(
-            cluster.ClusterLost, match=r"its worker was lost again and again.*what was extracted is kept"
-        ):
+        with pytest.raises(cluster.ClusterLost, match=r"its worker was lost again and again.*what was extracted is kept"):
             features_on(DASK.model_copy(update={"workers": 1, "shard": 18}), toy, workspace)
     finally:
         over.set()
@@ -301,12 +287,7 @@ def test_a_cluster_that_goes_away_ends_the_run_with_words(
 
 @pytest.mark.slow
 def test_ray_gives_the_same_rows_with_a_worker_killed_midway(
-    server: None,
-    toy: ToyRun,
-    workspace: Workspace,
-    undisturbed: dict[str, str],
-    mark: str,
-    monkeypatch: pytest.MonkeyPatch,
+    server: None, toy: ToyRun, workspace: Workspace, undisturbed: dict[str, str], mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("prefect_ray", reason="the extra 'ray' is not installed")
     killed = []

@@ -69,9 +69,7 @@ def test_outputs_of_one_net_come_from_one_pass(videos: list[Video], tmp_path: Pa
 
 
 def test_a_net_for_frames_sees_the_middle_one_of_a_clip(videos: list[Video], tmp_path: Path) -> None:
-    extraction = (
-        ToyExtraction(tmp_path / "out", videos).add("frames").add("clips", Clips(positions=7, length=3, step=2))
-    )
+    extraction = ToyExtraction(tmp_path / "out", videos).add("frames").add("clips", Clips(positions=7, length=3, step=2))
     extraction.run()
     assert same_rows(extraction.rows("frames"), extraction.rows("clips")) and len(extraction.rows("clips")) == 4
 
@@ -85,9 +83,7 @@ def test_only_the_pending_rows_are_computed(videos: list[Video], tmp_path: Path)
 
 def test_a_video_without_sound_has_an_empty_row_and_a_mask(videos: list[Video], tmp_path: Path) -> None:
     extraction = (
-        ToyExtraction(tmp_path / "out", videos)
-        .add("sound", None, net="vggish")
-        .add("mean", None, net="vggish", over_time="mean")
+        ToyExtraction(tmp_path / "out", videos).add("sound", None, net="vggish").add("mean", None, net="vggish", over_time="mean")
     )
     assert all(result.bad is None for result in extraction.run())
     assert {id: rows.shape for id, rows in extraction.rows("sound").items()} == {
@@ -114,9 +110,7 @@ def test_clips_go_through_a_net_for_clips(videos: list[Video], tmp_path: Path) -
 def test_one_bad_video_fails_alone_in_the_features_it_concerns(videos: list[Video], tmp_path: Path) -> None:
     unreadable = replace(videos[0], probe=BadMedia("truncated", "cut off"))
     beyond = replace(videos[1], segment=(50.0, 60.0))
-    extraction = (
-        ToyExtraction(tmp_path / "out", [unreadable, beyond, *videos[2:]]).add("eyes").add("ears", None, net="vggish")
-    )
+    extraction = ToyExtraction(tmp_path / "out", [unreadable, beyond, *videos[2:]]).add("eyes").add("ears", None, net="vggish")
     bad = {(o.feature, o.id): o.bad.kind for o in extraction.run() if o.bad}
     assert bad == {("eyes", "v0"): "truncated", ("ears", "v0"): "truncated", ("eyes", "v1"): "segment_outside"}
     assert set(extraction.rows("eyes")) == {"v2", "v3"}
@@ -127,9 +121,7 @@ def test_frames_that_were_only_promised_are_planned_again_without_a_trace(videos
     real = videos[1].probe
     assert isinstance(real, Probe)
     longer = replace(real, frames=99, pts=np.arange(99) / 25, reader="pyav")
-    told = ToyExtraction(tmp_path / "told", [videos[0], replace(videos[1], probe=longer), videos[2]]).add(
-        "x", EveryNth(stride=2)
-    )
+    told = ToyExtraction(tmp_path / "told", [videos[0], replace(videos[1], probe=longer), videos[2]]).add("x", EveryNth(stride=2))
     told.run(IN_PROCESS.model_copy(update={"batch": 2}))
     plain = ToyExtraction(tmp_path / "plain", videos[:3]).add("x", EveryNth(stride=2))
     plain.run(IN_PROCESS.model_copy(update={"batch": 2}))
@@ -142,9 +134,7 @@ def test_values_that_cannot_be_kept_are_refused_video_by_video(videos: list[Vide
     import torch
 
     state = open_backbone("timm:test_resnet", None, 0).net.state_dict()
-    torch.save(
-        {name: value * 1e4 if value.is_floating_point() else value for name, value in state.items()}, tmp_path / "w.pth"
-    )
+    torch.save({name: value * 1e4 if value.is_floating_point() else value for name, value in state.items()}, tmp_path / "w.pth")
     extraction = ToyExtraction(tmp_path / "out", videos).add("x", weights=str(tmp_path / "w.pth"))
     results = extraction.run()
     assert [o.bad.kind for o in results if o.bad] == ["not_finite"] * 4 and not extraction.rows("x")

@@ -25,11 +25,7 @@ class ToyExtraction:
         self.features: list[Feature] = []
 
     def add(
-        self,
-        name: str,
-        sampling: Sampling | None = SEVEN_FRAMES,
-        pending: list[str] | None = None,
-        **options: object,
+        self, name: str, sampling: Sampling | None = SEVEN_FRAMES, pending: list[str] | None = None, **options: object
     ) -> ToyExtraction:
         feature = BackboneFeature.model_validate({"net": "timm:test_resnet", "weights": "random", **options})
         net = open_net(feature, "random", None, "cpu", "auto")

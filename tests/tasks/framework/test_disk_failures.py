@@ -106,9 +106,7 @@ def check(answer: subprocess.CompletedProcess[str], word: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1000])
-def test_a_file_that_may_not_grow_ends_a_stage_in_words_and_loses_nothing(
-    captions: Path, tmp_path: Path, limit: int
-) -> None:
+def test_a_file_that_may_not_grow_ends_a_stage_in_words_and_loses_nothing(captions: Path, tmp_path: Path, limit: int) -> None:
     command = [sys.executable, "-c", SCRIPT + LIMITED, str(captions), str(tmp_path / "workspace"), str(limit)]
     check(subprocess.run(command, capture_output=True, text=True, check=False), "finished work is kept")
 

@@ -164,9 +164,7 @@ def test_what_lies_outside_the_folder_counts_too(workspace: Workspace, toy_stage
 
 
 @pytest.mark.parametrize("failure", [BadInput("no captions"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_a_failing_stage_leaves_no_marker_and_goes_on_from_its_files(
-    workspace: Workspace, failure: BaseException
-) -> None:
+def test_a_failing_stage_leaves_no_marker_and_goes_on_from_its_files(workspace: Workspace, failure: BaseException) -> None:
     seen: list[bool] = []
 
     @stage(version=1)

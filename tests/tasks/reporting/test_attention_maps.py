@@ -110,9 +110,7 @@ def test_attention_over_the_cells_of_a_grid_is_given_by_frame_and_by_cell(grid) 
     weights = np.full(32, 0.2 / 31)
     weights[16 + 15] = 0.8  # the last cell of the second frame
     row = a_row(access, "one", [weights.tolist()])
-    found = find_attention_maps(net, options, cells, RegionBoxes(grid_cells(16)), text.vocabulary, [row], "cpu")[
-        row.video_id
-    ]
+    found = find_attention_maps(net, options, cells, RegionBoxes(grid_cells(16)), text.vocabulary, [row], "cpu")[row.video_id]
     assert found.weights is not None and found.weights[0] == pytest.approx([0.1032, 0.8968], abs=1e-3)
     (region,) = found.regions[0]
     assert (region.box, region.weight) == ((0.75, 0.75, 1.0, 1.0), pytest.approx(0.8))

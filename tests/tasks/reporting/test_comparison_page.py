@@ -14,14 +14,7 @@ def test_scores_differences_settings_and_captions_stand_side_by_side():
     html = render_comparison(a_comparison())
     text = Outline(html).text
     assert "1 setting that only some" in text
-    expected = [
-        "Comparison of 2 runs",
-        "45.0 to 55.0",
-        "55.0 to 65.0",
-        "decoding.width",
-        "a red circle",
-        "a red disc rolls",
-    ]
+    expected = ["Comparison of 2 runs", "45.0 to 55.0", "55.0 to 65.0", "decoding.width", "a red circle", "a red disc rolls"]
     assert [words for words in expected if words not in text] == []
     row = re.search(r'<tr class="significant">.*?</tr>', html, re.DOTALL)
     assert row is not None and [word in row[0] for word in ("+10.0", "+2.50 to +17.0", "0.004")] == [True] * 3
@@ -41,23 +34,13 @@ def test_runs_that_cannot_be_compared_say_why():
 
 def test_text_from_data_never_becomes_markup():
     run = a_run(
-        "A",
-        1.0,
-        title=EVIL,
-        run_id=EVIL,
-        captioner=EVIL,
-        videos=EVIL,
-        other_metrics={EVIL: EVIL},
-        critical_warnings=[EVIL],
+        "A", 1.0, title=EVIL, run_id=EVIL, captioner=EVIL, videos=EVIL, other_metrics={EVIL: EVIL}, critical_warnings=[EVIL]
     )
     clip = a_compared_clip(0, video_id=EVIL, split=EVIL, captions=[RunCaption("A", EVIL, 1.0)], references=[EVIL] * 5)
     page = ComparisonPage(
         title=EVIL,
         runs=[run, replace(run, label="B")],
-        differences=[
-            RunDifference("B", "A", why_not=EVIL),
-            RunDifference("B", "A", [ScoreDifference(EVIL, 1.0, 0.5, 2.0, 0.1)]),
-        ],
+        differences=[RunDifference("B", "A", why_not=EVIL), RunDifference("B", "A", [ScoreDifference(EVIL, 1.0, 0.5, 2.0, 0.1)])],
         settings=[(EVIL, [EVIL, EVIL])],
         curves=[Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]})],
         clips=[clip] * (CLIPS_PER_PAGE + 2),
@@ -74,7 +57,5 @@ def test_no_reference_leaves_the_file():
 
 
 def test_a_run_that_did_not_caption_a_video_says_so():
-    html = render_comparison(
-        a_comparison(clips=[a_compared_clip(0, captions=[RunCaption("A", None), RunCaption("B", "", 0.0)])])
-    )
+    html = render_comparison(a_comparison(clips=[a_compared_clip(0, captions=[RunCaption("A", None), RunCaption("B", "", 0.0)])]))
     assert "not captioned" in Outline(html).text and "(an empty caption)" in Outline(html).text

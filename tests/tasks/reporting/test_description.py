@@ -11,10 +11,7 @@ from tasks.reporting.training_curves import compared_curves, masking_curve, run_
 
 def test_papers_scores_are_only_beside_runs_on_their_data_and_say_when_the_videos_differ():
     assert published_note("folder", {"videos": 10, "split": "test"}) == ""
-    assert (
-        published_note("msvd", {"videos": 670, "split": "test"})
-        == "As printed in the papers, on the test split of 670."
-    )
+    assert published_note("msvd", {"videos": 670, "split": "test"}) == "As printed in the papers, on the test split of 670."
     assert "This run scored 100 of its val split" in published_note("msvd", {"videos": 100, "split": "val"})
     best = {kind: max(row.scores["CIDEr"] for row in benchmark.rows) for kind, benchmark in BENCHMARKS.items()}
     assert best == {"msrvtt": 60.6, "msvd": 101.0, "coco": 121.1}
@@ -28,18 +25,14 @@ def test_only_features_from_random_weights_give_a_warning():
 
 def test_both_phases_have_curves_and_losses_of_several_terms_show_each():
     seeding = [{"epoch": 1, "total": 3.0, "xe": 2.0, "rebuild": 5.0, "val_cider": 0.5}, {"epoch": 2, "total": 2.0}]
-    boosting = [
-        {"epoch": 0, "val_cider": 0.6},
-        {"epoch": 1, "reward": 1.5, "entropy": 0.7, "warning": "x", "total": 1.0},
-    ]
+    boosting = [{"epoch": 0, "val_cider": 0.6}, {"epoch": 1, "reward": 1.5, "entropy": 0.7, "warning": "x", "total": 1.0}]
     curves = {curve.title: curve.series for curve in run_curves({"seeding": seeding, "boosting": boosting})}
     assert curves["Seeding: loss"]["reconstruction"] == [(1, 5.0)]
     assert curves["Seeding: loss"]["all together"] == [(1, 3.0), (2, 2.0)]
     assert curves["Boosting: validation CIDEr"] == {"CIDEr": [(0, 60.0)]}
     assert curves["Boosting: entropy"] == {"nats per word": [(1, 0.7)]}
     both = {
-        curve.title: list(curve.series)
-        for curve in compared_curves({"A": {"seeding": seeding}, "B": {"boosting": boosting}})
+        curve.title: list(curve.series) for curve in compared_curves({"A": {"seeding": seeding}, "B": {"boosting": boosting}})
     }
     assert both["Seeding: loss"] == ["A"] and both["Boosting: reward"] == ["B"]
 

@@ -39,9 +39,7 @@ def whole_report() -> str:
     clips = [a_clip(n, cider=n / 2, caption=f"{EVIL} number {n}", attention=None) for n in range(CLIPS_PER_PAGE + 30)]
     clips.append(a_clip(900, cider=8.1, regions=regions, key_time=1.4))
     pairs = [DuplicateClips(clips[0], clips[1], 0.5, "mixed up")]
-    return render_report(
-        a_report(clips=clips, near_duplicates=pairs, critical_warnings=["random"], summary=["It ran."] * 5)
-    )
+    return render_report(a_report(clips=clips, near_duplicates=pairs, critical_warnings=["random"], summary=["It ran."] * 5))
 
 
 def look_for(tab: Page, words: str) -> None:

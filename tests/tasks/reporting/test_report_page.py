@@ -176,10 +176,7 @@ def test_a_word_carries_its_regions_on_the_frame_nearest_in_time():
 
 def test_the_key_frame_is_marked_in_words_too():
     html = render_report(a_report(clips=[a_clip(key_time=1.2)]))
-    assert [image["alt"] for image in Outline(html).all("img")] == [
-        "frame 1 at 0.0 s",
-        "frame 2 at 1.5 s, the key frame",
-    ]
+    assert [image["alt"] for image in Outline(html).all("img")] == ["frame 1 at 0.0 s", "frame 2 at 1.5 s, the key frame"]
     assert "◆ 1.5 s" in Outline(html).text and "◆ is the key frame" in Outline(html).text
 
 
@@ -240,12 +237,7 @@ def test_a_chart_draws_whatever_training_produced(points, paths, dots):
 
 
 def test_a_chart_without_a_finite_point_says_so():
-    cases: list[dict[str, list[tuple[float, float]]]] = [
-        {},
-        {"s": []},
-        {"s": [(0, math.nan)]},
-        {"s": [(math.nan, 1.0)]},
-    ]
+    cases: list[dict[str, list[tuple[float, float]]]] = [{}, {"s": []}, {"s": [(0, math.nan)]}, {"s": [(math.nan, 1.0)]}]
     for series in cases:
         assert "No points were recorded." in line_chart("t", "x", "y", series)
 

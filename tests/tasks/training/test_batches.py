@@ -65,9 +65,7 @@ def shown(batch: Batch) -> tuple:
     return batch.video_ids, batch.caption_ids, batch.tokens.tolist(), features
 
 
-def test_the_same_seed_and_epoch_give_the_same_batches(
-    batches: CaptionBatches, extraction: tuple[Workspace, Path]
-) -> None:
+def test_the_same_seed_and_epoch_give_the_same_batches(batches: CaptionBatches, extraction: tuple[Workspace, Path]) -> None:
     first = [shown(batch) for batch in batches(2, 0)]
     again = CaptionBatches(FeatureAccess.open(*extraction, ("scene",)), CAPTIONS, INDICES, IDS, 4, 2, seed=3)
     assert [shown(batch) for batch in again(2, 0)] == first
@@ -77,9 +75,7 @@ def test_the_same_seed_and_epoch_give_the_same_batches(
 
 def test_another_epoch_or_seed_gives_other_batches(batches: CaptionBatches) -> None:
     other = CaptionBatches(batches.access, CAPTIONS, INDICES, IDS, 4, 2, seed=4)
-    orders = {
-        tuple(id for batch in found for id in batch.video_ids) for found in (batches(0, 0), batches(1, 0), other(0, 0))
-    }
+    orders = {tuple(id for batch in found for id in batch.video_ids) for found in (batches(0, 0), batches(1, 0), other(0, 0))}
     assert len(orders) == 3
 
 
@@ -104,9 +100,7 @@ def test_captions_come_without_repeats_and_belong_to_their_video(batches: Captio
             assert len(set(batch.caption_ids)) == len(batch.caption_ids)
             per_video = Counter(batch.video_index.tolist())
             assert per_video == {row: min(2, len(CAPTIONS[id])) for row, id in enumerate(batch.video_ids)}
-            for name, owner, tokens in zip(
-                batch.caption_ids, batch.video_index.tolist(), batch.tokens.tolist(), strict=True
-            ):
+            for name, owner, tokens in zip(batch.caption_ids, batch.video_index.tolist(), batch.tokens.tolist(), strict=True):
                 id, _, n = name.partition("#")
                 assert id == batch.video_ids[owner]
                 assert [token for token in tokens if token != PAD] == CAPTIONS[id][INDICES[id].index(int(n))]
@@ -163,16 +157,12 @@ def test_opening_pins_a_view_that_later_rows_do_not_disturb(extraction: tuple[Wo
 
 
 def test_a_feature_that_was_not_extracted_is_named_with_those_that_were(extraction: tuple[Workspace, Path]) -> None:
-    with pytest.raises(
-        MissingFeatures, match=r"features 'motion' are wanted, the recipe extracts scene, sound; add it"
-    ):
+    with pytest.raises(MissingFeatures, match=r"features 'motion' are wanted, the recipe extracts scene, sound; add it"):
         FeatureAccess.open(*extraction, ("scene", "motion"))
 
 
 @pytest.mark.parametrize("content", ["", "{", None])
-def test_a_damaged_extraction_is_named_with_what_to_do(
-    workspace: Workspace, tmp_path: Path, content: str | None
-) -> None:
+def test_a_damaged_extraction_is_named_with_what_to_do(workspace: Workspace, tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "features.json").write_text(content)
     with pytest.raises(StorageError, match=r"cannot read .*features\.json.*--force extract_features"):

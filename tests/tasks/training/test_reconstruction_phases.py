@@ -47,9 +47,7 @@ def test_the_first_stage_trains_the_captioner_as_if_it_had_no_reconstructor(toy:
     assert staged[2]["xe"] != never[2]["xe"] and staged[2]["total"] > staged[2]["xe"]
 
 
-def test_the_best_epoch_is_one_of_both_and_patience_counts_from_there(
-    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_epoch_is_one_of_both_and_patience_counts_from_there(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     falling = iter([9.0, 8.0, 3.0, 2.0, 1.0])
     monkeypatch.setattr(CaptionData, "validation", lambda *args: lambda: (next(falling), {}))
     job = toy.seeded(recnet(epochs=5, reconstruction_after=2, patience=2))

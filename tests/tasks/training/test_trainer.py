@@ -68,9 +68,7 @@ def context(tmp_path: Path) -> StageContext:
     folder = tmp_path / "stage"
     folder.mkdir()
     runtime = Runtime(device="cpu")
-    return StageContext(
-        Workspace.open(tmp_path / "w"), tmp_path, runtime, folder, ArtifactRef("seed", "artifacts/seed/a", "a")
-    )
+    return StageContext(Workspace.open(tmp_path / "w"), tmp_path, runtime, folder, ArtifactRef("seed", "artifacts/seed/a", "a"))
 
 
 def test_the_best_epoch_is_kept_and_patience_ends_it(context: StageContext) -> None:

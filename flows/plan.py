@@ -66,7 +66,7 @@ class Planner:
         order: Sequence[str] = (),
     ):
         self.plan, self.force, self.until, self.before, self.order = plan, force, until, before or {}, order
-        self._forced: dict[str, str] = {}  # URI of a result that is computed again under the same key -> its step's label
+        self._recomputed: dict[str, str] = {}  # URI of a result that is computed again under the same key -> its step's label
 
     @property
     def results(self) -> dict[str, Input]:
@@ -93,7 +93,7 @@ class Planner:
     def _assess(self, run: StageRun) -> StageRun:
         done = run.find_completion()
         inputs = {ref.uri for ref in run.input_refs}
-        forced_inputs = [label for uri, label in self._forced.items() if uri in inputs]
+        forced_inputs = [label for uri, label in self._recomputed.items() if uri in inputs]
         if {run.label, run.stage.name} & self.force:
             reason = "forced by --force"
         elif forced_inputs:
@@ -105,7 +105,7 @@ class Planner:
         else:
             before = self.before.get(run.label)
             return replace(run, state="stale" if before else "missing", reason=self._why(run, before))
-        self._forced[run.ref.uri] = run.label
+        self._recomputed[run.ref.uri] = run.label
         return replace(run, state="forced", reason=reason, completion=done)
 
     def _why(self, run: StageRun, before: Earlier | None) -> str:

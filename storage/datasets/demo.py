@@ -57,8 +57,8 @@ def draw_world(root: Path, options: DemoOptions, workers: int = 2, progress: Pro
                 return False
             _claim(root, unfinished, world)
             plan = options.plan()
-            told = ((clip, caption.text) for clip in plan for caption in clip.captions)
-            rows = ({"video": clip.id, "caption": text, "split": clip.split} for clip, text in told)
+            captioned = ((clip, caption.text) for clip in plan for caption in clip.captions)
+            rows = ({"video": clip.id, "caption": text, "split": clip.split} for clip, text in captioned)
             write_jsonl(root / "captions.jsonl", rows)
             write_jsonl(root / "truth.jsonl", [_truth_row(clip) for clip in plan])
             _draw_clips(root / "videos", plan, options, workers, progress)

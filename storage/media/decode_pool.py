@@ -24,7 +24,7 @@ from storage.media.decode_worker import START_SECONDS, DecodeProcess, Reply
 
 JobT = TypeVar("JobT")
 AnswerT = TypeVar("AnswerT")
-_Work = Callable[[Any], Iterator[Any]]
+_StreamFunction = Callable[[Any], Iterator[Any]]
 
 MAX_QUEUED_CHUNKS = 8
 """Chunks of one stream that may wait to be taken."""
@@ -103,7 +103,7 @@ class DecodePool:
             for _, chunks in pending:
                 chunks.cancel()
 
-    def _run_job(self, function: _Work, job: Any, chunks: _ChunkQueue, restart: Callable[[Any], Any] | None) -> None:
+    def _run_job(self, function: _StreamFunction, job: Any, chunks: _ChunkQueue, restart: Callable[[Any], Any] | None) -> None:
         """Run one job in a process and queue its chunks; a second time if the process failed."""
         try:
             bad = self._attempt(function, job, chunks.put)
@@ -119,7 +119,7 @@ class DecodePool:
             chunks.put(bad)
         chunks.put(None, Reply.END)
 
-    def _attempt(self, function: _Work, job: Any, put: Callable[[Any], bool]) -> BadMedia | None:
+    def _attempt(self, function: _StreamFunction, job: Any, put: Callable[[Any], bool]) -> BadMedia | None:
         """Run one job in an idle process and pass its chunks on; BadMedia if the process died or hung, which then is not
         used again."""
         message = ForkingPickler.dumps((function, job))

@@ -19,20 +19,20 @@ from storage.files.atomic import write_json
 from storage.records import ArtifactRef
 from storage.results import read_jsonl
 from tasks.framework.progress import CurveArtifact
-from tasks.framework.stage import Input, StageContext, StageResult
+from tasks.framework.stage import StageContext, StageResult
 
 TASK, RESULT = "processes.json", "processes-result.json"
 _POLL_SECONDS = 5.0  # between two updates of the curve
 
 
-def train_in_processes(stage: str, label: str, context: StageContext, options: BaseModel, **inputs: Input) -> StageResult:
+def train_in_processes(stage: str, label: str, context: StageContext, options: BaseModel, **inputs: ArtifactRef) -> StageResult:
     """Run a training stage in `runtime.nproc` processes; this one waits and publishes the curve in Prefect meanwhile."""
     task, result = context.folder / TASK, context.folder / RESULT
     result.unlink(missing_ok=True)
     values = {
         "stage": stage,
         "options": options.model_dump(mode="json"),
-        "inputs": {name: ref.to_json() for name, ref in inputs.items() if isinstance(ref, ArtifactRef)},
+        "inputs": {name: ref.to_json() for name, ref in inputs.items()},
         "workspace": str(context.workspace.root.absolute()),
         "data": str(context.data),
         "runtime": context.runtime.model_dump(mode="json"),

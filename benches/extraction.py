@@ -14,7 +14,7 @@ does where a GPU runs the nets). --compiled: how the stage runs its nets (no, fl
 - video_features: the loop of v-iashin/video_features (commit a2f61b7), its defaults kept except for how many frames, asked for
   by its own options so that both sides run the nets equally often: extraction_total=16 or 8, batch_size=1, or stack_size=16 and
   step_size so that there are 2 (left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s). Its OpenCV and
-  torchvision.io are PyAV here. It starts Python once an extractor, which is not counted. Both loops run the nets in float32
+  torchvision.io are PyAV here. It starts Python once per extractor, which is not counted. Both loops run the nets in float32
 - video_features in bfloat16 (where the stage's nets are compiled to that): the same with torch's autocast, not offered by it
 All take turns; a ratio is the median over the turns. Loading and compiling the nets is left out everywhere. On a busy machine the
 ratios of CPU time say more: they count all work, hidden behind other work or not."""
@@ -280,7 +280,7 @@ def frames_loop(data: Path, feature: BackboneFeature, count: int) -> None:
 
 @torch.no_grad()
 def stacks_loop(data: Path) -> None:
-    """r3d_18 on 2 stacks of 16 frames a video, as video_features runs its r2plus1d_18 (models/r21d/extract_r21d.py): read the
+    """r3d_18 on 2 stacks of 16 frames per video, as video_features runs its r2plus1d_18 (models/r21d/extract_r21d.py): read the
     whole video and its sound, scale and normalise all frames in float32, one stack a pass."""
     net = plain(SETTINGS["heavy"]["motion"])
     mean, std = (torch.tensor(values).view(3, 1, 1, 1) for values in ((0.432, 0.395, 0.376), (0.228, 0.221, 0.217)))

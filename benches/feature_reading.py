@@ -24,7 +24,7 @@ from storage.features.view import View
 
 Reader = Callable[[list[int]], np.ndarray]
 OURS = "Longtake, whole batches"
-KEYED, WHOLE, FILES = "HDF5, a data set a video", "HDF5, one data set, a chunk a video", "one .npy a video"
+KEYED, WHOLE, FILES = "HDF5, a data set a video", "HDF5, one data set, a chunk a video", "one .npy per video"
 LMDB, ZARR, MAPPED = "LMDB", "zarr-python, a chunk a video", "one .npy for all, mapped"
 RIVALS = (KEYED, WHOLE, FILES, LMDB, ZARR, MAPPED)
 TURNS = 300

@@ -129,7 +129,7 @@ def kept(history: Path) -> dict[str, float]:
 
 
 def per_task_run(tasks: int, rows: int, nbytes: int, runs: int) -> dict[str, float]:
-    each = {"database rows a task run": rows / tasks, "database bytes a task run": nbytes / tasks}
+    each = {"database rows per task run": rows / tasks, "database bytes a task run": nbytes / tasks}
     return {"task runs of a pipeline": tasks / runs} | each
 
 
@@ -169,7 +169,7 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
     gpu_price = ASSUMED["price of a machine with one GPU and 8 cores (dollars an hour)"]
     in_all = f"{machines:,.0f} machine hours, ${machines * gpu_price:,.0f}"
     task_runs = clips / SHARD + m["task runs of a pipeline"]
-    rows, megabytes = task_runs * m["database rows a task run"], task_runs * m["database bytes a task run"] / 1e6
+    rows, megabytes = task_runs * m["database rows per task run"], task_runs * m["database bytes a task run"] / 1e6
     features = clips * m["bytes of a clip's features"]
     storage = (features + clips * ASSUMED["bytes of a source clip"]) / 1e9
     monthly = storage * ASSUMED["price of object storage (dollars a GB and month)"]
@@ -182,13 +182,13 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
         hours("ResNet-101, 28 frames", "objects"),
         hours("r3d_18, 8 clips of 16", "actions"),
         ("extraction on one machine", "", f"{extraction:,.0f} h; what it waits for: {waits}"),
-        hours(f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions a clip", "training"),
+        hours(f"SA-LSTM, {EPOCHS} epochs, {CAPTIONS} captions per clip", "training"),
         hours("exact neighbours", "neighbours", 2),
         ("computing in all", f"{cores:,.0f} core hours, ${cores * core_price:,.0f}", in_all),
         ("features", f"{features / 1e9:,.0f} GB in {clips / 1000 * m['files of 1,000 clips']:,.0f} files", ""),
         ("features and sources on object storage", f"{storage / 1000:,.1f} TB, ${monthly:,.0f} a month", ""),
         (f"task runs with runtime.shard={SHARD}", f"{task_runs:,.0f}", ""),
-        ("the same with 64 videos a shard", f"{clips / 64 + m['task runs of a pipeline']:,.0f}", ""),
+        ("the same with 64 videos per shard", f"{clips / 64 + m['task runs of a pipeline']:,.0f}", ""),
         ("database", f"{rows:,.0f} rows, {megabytes:,.0f} MB", ""),
         ("a scan that finds no changes", f"{clips / 1e5 * m['plan with nothing to do, 100,000 clips (s)']:,.0f} s", ""),
     ]
@@ -206,7 +206,7 @@ def main() -> None:
     print("\nAssumed, not measured:\n\n| | |\n|---|---|")
     for name, value in ASSUMED.items():
         print(f"| {name} | {value:,.6g} |")
-    print(f"\n{chosen.clips:,} clips of 15 s:\n\n| | cores alone | with one GPU a machine |\n|---|---|---|")
+    print(f"\n{chosen.clips:,} clips of 15 s:\n\n| | cores alone | with one GPU per machine |\n|---|---|---|")
     for row in estimate(chosen.clips, measured):
         print(f"| {' | '.join(row)} |")
 

@@ -111,7 +111,7 @@ def compare() -> None:
     began = time.perf_counter()
     frequencies = DocumentFrequencies.count(VideoCaptions.from_lists(corpus))
     reward = NgramIndex.build(truth, frequencies)
-    one_each = [truth[video] for video in video_of]  # pycocoevalcap takes one caption an item
+    one_each = [truth[video] for video in video_of]  # pycocoevalcap takes one caption per item
     metric, items = NgramIndex.build(one_each), np.arange(len(flat))
     for warm in SCORES.values():
         warm(reward, hypotheses, video_of)

@@ -173,8 +173,8 @@ class ReconstructionPhases:
 
 class RefocusPhases:
     """VRE's objective, epoch by epoch: at first `alone`, which trains the first step; then both steps and the refocus loss
-    (eq. 22), divided by the mean number of tokens in a caption. So all epochs have losses a token, as other captioners do,
-    and the learning rate and the clip mean the same to them."""
+    (eq. 22), divided by the mean number of tokens in a caption. So all epochs have losses per token, as other captioners do,
+    and the learning rate and the gradient clip mean the same to them."""
 
     def __init__(self, captioner: VreCaptioner, alone: Objective, options: SeedOptions, tokens: float, rewards: RewardMemory):
         how = options.seeding

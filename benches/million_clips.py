@@ -103,7 +103,7 @@ def planned(folder: Path, count: int) -> dict[str, float]:
 
 
 def recorded(home: Path, data: Path) -> dict[str, float]:
-    """Rows and bytes that a run leaves in Prefect's database, a task run: the second of two runs."""
+    """Rows and bytes that a run leaves in Prefect's database per task run: the second of two runs."""
     from storage.datasets.demo import DemoOptions, draw_world
 
     draw_world(data, DemoOptions(seed=1, train=10, val=4, test=4, size=48, captions=4), workers=1)
@@ -129,7 +129,7 @@ def kept(history: Path) -> dict[str, float]:
 
 
 def per_task_run(tasks: int, rows: int, nbytes: int, runs: int) -> dict[str, float]:
-    each = {"database rows per task run": rows / tasks, "database bytes a task run": nbytes / tasks}
+    each = {"database rows per task run": rows / tasks, "database bytes per task run": nbytes / tasks}
     return {"task runs of a pipeline": tasks / runs} | each
 
 
@@ -169,7 +169,7 @@ def estimate(clips: int, m: dict[str, float]) -> list[tuple[str, str, str]]:
     gpu_price = ASSUMED["price of a machine with one GPU and 8 cores (dollars an hour)"]
     in_all = f"{machines:,.0f} machine hours, ${machines * gpu_price:,.0f}"
     task_runs = clips / SHARD + m["task runs of a pipeline"]
-    rows, megabytes = task_runs * m["database rows per task run"], task_runs * m["database bytes a task run"] / 1e6
+    rows, megabytes = task_runs * m["database rows per task run"], task_runs * m["database bytes per task run"] / 1e6
     features = clips * m["bytes of a clip's features"]
     storage = (features + clips * ASSUMED["bytes of a source clip"]) / 1e9
     monthly = storage * ASSUMED["price of object storage (dollars a GB and month)"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.catalogue import Catalogue, problem_table
+from storage.catalogue import Catalogue
 from storage.errors import MissingFeatures
 from storage.features.store import FeatureStore
 from storage.files.atomic import write_json, write_parquet
@@ -28,6 +28,7 @@ from tasks.extraction.frames import probes_of
 from tasks.extraction.shards import PendingRows, Shard, mirror_of, run_shards
 from tasks.framework.feature_access import read_rows
 from tasks.framework.progress import progress_bars
+from tasks.framework.quarantine import set_aside
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.sample_frames import FramePlan
 
@@ -117,7 +118,7 @@ def extract_features(
             mirror.push()
     rows, problems = _settle(context, catalogue, sources)
     write_parquet(context.folder / "rows.parquet", rows)
-    write_parquet(context.folder / "quarantine.parquet", problem_table(problems))
+    set_aside(context, problems)
     write_json(context.folder / "features.json", {name: _about(context, source) for name, source in sources.items()})
     return StageResult(rows.num_rows, {"rows": rows.num_rows, "quarantined": len(problems), "extracted": extracted})
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from models.neighbours import ROWS, Metric, NearestItems
-from storage.catalogue import Catalogue, problem_table
+from storage.catalogue import Catalogue
 from storage.errors import BadInput, MissingFeatures
 from storage.files.atomic import write_parquet
 from storage.neighbours import NeighbourMetadata, block_path, neighbour_table, read_block
@@ -22,6 +22,7 @@ from storage.options import Options
 from storage.records import SPLITS, ArtifactRef, Problem, Split
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import progress_bar
+from tasks.framework.quarantine import set_aside
 from tasks.framework.stage import StageContext, StageResult, stage
 
 
@@ -73,7 +74,7 @@ def find_neighbours(context: StageContext, options: NeighbourOptions, videos: Ar
     blocks = [pq.read_table(block_path(context.folder, *block)) for block in _blocks(queries)]
     write_parquet(context.folder / "neighbours.parquet", pa.concat_tables(blocks).combine_chunks())
     left_out = [problem for split in pooled.values() for problem in split.left_out]
-    write_parquet(context.folder / "quarantine.parquet", problem_table(left_out))
+    set_aside(context, left_out)
     shutil.rmtree(context.folder / "blocks")
     return StageResult(count, {"videos": count, "among": len(items.ids), "left_out": len(left_out)})
 

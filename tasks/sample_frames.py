@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.catalogue import Catalogue, problem_table
+from storage.catalogue import Catalogue
 from storage.errors import BadMedia
 from storage.files.atomic import write_parquet
 from storage.media.frame_sampling import Indices, Sampling, Seconds, choose_frames
 from storage.options import Options
 from storage.records import ArtifactRef, Problem
 from tasks.extraction.frames import probes_of
+from tasks.framework.quarantine import set_aside
 from tasks.framework.stage import StageContext, StageResult, stage
 
 _COLUMNS = {"id": pa.string(), "key": pa.string(), "width": pa.int32()}
@@ -46,7 +47,7 @@ def sample_frames(context: StageContext, options: SamplingOptions, videos: Artif
         row = {"id": id, "key": catalogue.usable_keys[id], "width": chosen.shape[1]}
         rows.append(row | {"frames": chosen.ravel().tolist(), "pts": middle.tolist()})
     write_parquet(context.folder / "plan.parquet", pa.Table.from_pylist(rows, _SCHEMA))
-    write_parquet(context.folder / "quarantine.parquet", problem_table(problems))
+    set_aside(context, problems)
     return StageResult(len(rows), {"videos": len(rows), "quarantined": len(problems)})
 
 

@@ -1,4 +1,4 @@
-"""The table of nearest neighbours: what is written is read, blocks of other data are not taken, twins come once."""
+"""The table of nearest neighbours: what is written is read, blocks of other data are not taken, pairs come once."""
 
 from __future__ import annotations
 
@@ -75,24 +75,24 @@ def test_a_block_is_taken_only_if_it_is_whole_and_of_the_same_data(tmp_path: Pat
 
 def test_twins_come_closest_first_and_each_pair_once(tmp_path: Path) -> None:
     captions = {"a": ["a dog", "a cat"], "c": ["red"], "d": ["blue"]}
-    twins = near_duplicate_rows(write(tmp_path), captions)
-    assert [(t.first, t.second, t.distance) for t in twins] == [
+    pairs = near_duplicate_rows(write(tmp_path), captions)
+    assert [(t.first, t.second, t.distance) for t in pairs] == [
         ("c", "d", 0.25),
         ("a", "b", 0.5),
         ("b", "c", 1.0),
         ("a", "c", 2.0),
         ("b", "d", 3.0),
     ]
-    assert twins[1] == NearDuplicates("a", "b", 0.5, ("a dog", "a cat"), ())
+    assert pairs[1] == NearDuplicates("a", "b", 0.5, ("a dog", "a cat"), ())
     assert (
-        near_duplicate_rows(write(tmp_path), captions, most=2) == twins[:2]
+        near_duplicate_rows(write(tmp_path), captions, most=2) == pairs[:2]
         and near_duplicate_rows(write(tmp_path), {}, most=0) == []
     )
 
 
 def test_twins_of_another_split_are_its_videos_and_their_training_videos(tmp_path: Path) -> None:
-    twins = near_duplicate_rows(write(tmp_path), {"t": ["new"], "d": ["blue"]}, split="test")
-    assert twins == [NearDuplicates("t", "d", 0.0, ("new",), ("blue",)), NearDuplicates("t", "a", 0.125, ("new",), ())]
+    pairs = near_duplicate_rows(write(tmp_path), {"t": ["new"], "d": ["blue"]}, split="test")
+    assert pairs == [NearDuplicates("t", "d", 0.0, ("new",), ("blue",)), NearDuplicates("t", "a", 0.125, ("new",), ())]
     assert near_duplicate_rows(write(tmp_path), {}, split="val") == []
 
 

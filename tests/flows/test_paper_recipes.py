@@ -259,7 +259,7 @@ def test_a_papers_recipe_runs_to_its_scores_with_small_nets(name: str, world: Pa
             if how.sampling in ("near", "clips"):  # a net that sees single frames
                 settings.append(f"sampling.{how.sampling}.length=1")
     if name.startswith("gld"):
-        settings.append("embedding.training={epochs: 1, videos: 5}")
+        settings.append("embedding.training={epochs: 1, batch_size: 5}")
     recipe = load_recipe(name, settings, world, "folder")
     plan = plan_pipeline(recipe, workspace)
     assert executed(plan)[-1] == "report"

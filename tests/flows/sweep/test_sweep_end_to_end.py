@@ -58,7 +58,9 @@ def test_a_sweep_makes_what_is_missing_and_lists_what_fails(environment: dict[st
 def test_two_at_a_time_give_the_same_bits_and_a_stopped_sweep_goes_on(
     environment: dict[str, str], place: Place, tmp_path: Path
 ) -> None:
-    asked = command(place, "--grid", "seeding.learning_rate=0.001,0.002", "--seeds", 2, "--set", "seeding.epochs=3", "--json")
+    asked = sweep_command(
+        place, "--grid", "seeding.learning_rate=0.001,0.002", "--seeds", 2, "--set", "seeding.epochs=3", "--json"
+    )
     with subprocess.Popen([*asked, "--jobs", "2"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 200
         while not list(place.workspace.root.glob("sweeps/*/logs/*.log")) and time.monotonic() < deadline:

@@ -1,32 +1,40 @@
-"""How close extraction comes to the bare nets, and how far it is ahead of a loop over videos.
+"""How close extraction comes to the bare engine, how far it is ahead of eager torch and of a loop over videos, and how it bears
+other work.
 
-    python benches/extraction.py [--clips 24] [--seconds 3] [--size 320 240] [--threads 1] [--turns 3]
-                                [--compiled no bfloat16] [--only heavy]
+    python benches/extraction.py [--clips 24] [--seconds 3] [--size 320 240] [--turns 3] [--ways float32 bfloat16 torch]
+                                [--only heavy photos] [--photos FOLDER] [--count 500] [--weights FILE]
 
-Drawn clips, nets with seeded weights, two extractors in each of three settings: heavy (on a CPU the nets are nearly all of the
-work), one net (a pooled feature and a grid, as VRE wants them, which share a forward pass), light (decoding weighs as much as it
-does where a GPU runs the nets). --compiled: how the stage runs its nets (no, float32, bfloat16); --only: these settings.
-- the bare nets: the same frames, decoded and fitted before, in batches of the same size, no more; compiled if the stage's are.
-  Beside them stands the least cosine of a compiled net's rows with those of the net as it is
-- the extract stage: everything, from files to rows on disk
+Clips: drawn, nets with seeded weights, two extractors in each setting: heavy (on a CPU the nets are nearly all the work), one net
+(a pooled feature and a grid, as VRE wants them, which share a forward pass), light (decoding weighs as it does beside a GPU).
+--ways: how the stage runs its nets: OpenVINO in float32 or bfloat16, or torch.
+- the bare engine: the same frames, decoded and resized before, in batches of the same size through OpenVINO, one stream per core
+  (or through torch on as many threads), nothing read or written
+- the extract stage: everything, from files to rows on disk, with the default number of processes
 - the kind loop: one extractor after the other, one video after the other: decode it once, make the chosen frames ready with PIL,
   run them in batches of 1, save one .npy a video. It decodes in place and makes ready only what it needs
 - video_features: the loop of v-iashin/video_features (commit a2f61b7), its defaults kept except for how many frames, asked for
   by its own options so that both sides run the nets equally often: extraction_total=16 or 8, batch_size=1, or stack_size=16 and
   step_size so that there are 2 (left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s). Its OpenCV and
-  torchvision.io are PyAV here. It starts Python once per extractor, which is not counted. Both loops run the nets in float32
-- video_features in bfloat16 (where the stage's nets are compiled to that): the same with torch's autocast, not offered by it
-All take turns; a ratio is the median over the turns. Loading and compiling the nets is left out everywhere. On a busy machine the
-ratios of CPU time say more: they count all work, hidden behind other work or not."""
+  torchvision.io are PyAV here. It starts Python once per extractor, which is not counted. Both loops run torch on all cores
 
+Photos: those of a folder, or drawn ones; tf_efficientnet_lite2 with the weights of a file, or seeded ones. Pooled and grid, each
+against eager torch on all cores without reading or writing; then beside one busy process; then on one core alone, against the
+engine there without reading or writing.
+
+All take turns; a ratio is the median over the turns. Loading and converting the nets is left out everywhere. On a busy machine
+the ratios of CPU time say more: they count all work, hidden behind other work or not."""
+
+import os
+import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import imageio_ffmpeg
@@ -35,12 +43,16 @@ import timm
 import timm.data
 import torch
 import torchvision
-from measuring import Took, arguments, timed
+from measuring import Took, arguments, exit_by_limits, require, timed
 from PIL import Image
 
 from models.backbones.backbone import Preprocessing
+from models.backbones.batches import ItemBatch
+from models.backbones.openvino_model import knows_bfloat16, openvino
 from storage.datasets.demo import encode_clip
 from storage.datasets.folder import FolderOptions
+from storage.files.hashing import digest_file
+from storage.machine import usable_cores
 from storage.media.frame_sampling import Clips, Sampling, Uniform, choose_frames
 from storage.media.frame_stream import DecodeJob, FrameRequest, gather, stream_frames
 from storage.media.probe import probe
@@ -49,12 +61,12 @@ from tasks.catalogue import catalogue
 from tasks.extract_features import ExtractOptions, extract_features
 from tasks.extraction.engine import batch_size
 from tasks.extraction.extractors import BackboneFeature
-from tasks.extraction.nets import Net, open_net
+from tasks.extraction.nets import Engine, Net, open_net, spec_of
 from tasks.framework.runtime import Runtime
 from tasks.sample_frames import SamplingOptions, sample_frames
 
 FRAMES, FEW, STACKS = Uniform(frames=16), Uniform(frames=8), Clips(positions=2, length=16)
-SAMPLING: dict[str, Sampling] = {"frames": FRAMES, "few": FEW, "clips": STACKS}
+SAMPLING: dict[str, Sampling] = {"frames": FRAMES, "few": FEW, "clips": STACKS, "photo": Uniform(frames=1)}
 
 
 def feature(net: str, sampling: str, **more: str) -> BackboneFeature:
@@ -68,73 +80,164 @@ SETTINGS = {
     "one net": {"temporal": RESNET, "spatial": GRID},
     "light": {"one": feature("timm:mobilenetv3_small_050", "few"), "two": feature("timm:lcnet_050", "few")},
 }
-seeded_net = partial(open_net, weights="random, seed 0", tagger=None, device="cpu", precision="auto")
+FLOORS = {"float32": 1.3, "bfloat16": 4.0}
+"""how many times as fast as video_features the stage is to be on the setting heavy"""
 
 
 def main() -> None:
-    measured: dict[str, Any] = {"clips": 24, "seconds": 3.0, "size": [320, 240], "threads": 1, "turns": 3}
-    chosen = arguments(__doc__, **measured, compiled=["no", "bfloat16"], only=list(SETTINGS))
-    torch.set_num_threads(chosen.threads)
-    runtime = Runtime(threads=chosen.threads, device="cpu")
-    width, height = chosen.size
-    print(f"{chosen.clips} clips of {chosen.seconds:g} s, {width} x {height}, {chosen.threads} thread(s)")
+    ways = ["float32", "bfloat16", "torch"]
+    drawn: dict[str, Any] = {"clips": 24, "seconds": 3.0, "size": [320, 240]}
+    chosen = arguments(__doc__, **drawn, turns=3, ways=ways, only=[*SETTINGS, "photos"], photos="", count=500, weights="random")
+    if "bfloat16" in chosen.ways and not knows_bfloat16():
+        print("this processor does not compute in bfloat16, says OpenVINO: left out")
+        chosen.ways.remove("bfloat16")
+    print(f"{usable_cores()} core(s); {chosen.clips} clips of {chosen.seconds:g} s, {chosen.size[0]} x {chosen.size[1]}")
     with tempfile.TemporaryDirectory() as folder:
-        data = draw(Path(folder) / "data", chosen.clips, chosen.seconds, width, height)
+        data = draw(Path(folder) / "data", chosen.clips, chosen.seconds, *chosen.size)
         for name in chosen.only:
-            compare(name, chosen.compiled, data, Path(folder), runtime, chosen.turns)
+            if name == "photos":
+                compare_photos(copy_photos(Path(folder) / "photos", chosen.photos, chosen.count), chosen.weights, chosen.turns)
+            else:
+                compare(name, chosen.ways, data, Path(folder), chosen.turns)
+    exit_by_limits()
 
 
-def compare(setting: str, ways: list[str], data: Path, folder: Path, runtime: Runtime, turns: int) -> None:
+def compare(setting: str, ways: list[str], data: Path, folder: Path, turns: int) -> None:
     features = SETTINGS[setting]
     print(f"\n{setting}: {', '.join(f'{f.net} {f.output_name}' for f in features.values())}", flush=True)
-    loops: dict[str, Callable[[int], Took]] = {
+    work: dict[str, Callable[[int], Took]] = {
         "kind loop": lambda _: timed(lambda: [kind_loop(data, f) for f in features.values()]),
         "video_features": lambda _: timed(lambda: video_features(data, features)),
     }
-    if "bfloat16" in ways:
-        loops["video_features in bfloat16"] = lambda _: timed(lambda: video_features(data, features, half=True))
-    work = dict(loops)
     for feature in features.values():  # loaded before the clock starts
         plain(feature)
-        seeded_net(feature)
     for way in ways:
-        work |= _ours(setting, way, data, folder, runtime)
+        work |= _ours(setting, way, data, folder)
+    times = take_turns(work, turns)
+    for way in ways:
+        print(f"{way:42} wall   CPU")
+        over = ratio(times, f"stage, {way}", f"bare, {way}")
+        print(f"  {'extract stage / bare engine':40}{over}" + "  (limit 1.15)" * (setting == "heavy"))
+        for loop in ("kind loop", "video_features"):
+            faster = ratio(times, loop, f"stage, {way}")
+            print(f"  {loop + ' / extract stage':40}{faster}", flush=True)
+        if setting == "heavy" and way != "torch":
+            require(over.wall <= 1.15, f"heavy, {way}: {over.wall:.2f} of the bare engine's time, not 1.15")
+            require(faster.wall >= FLOORS[way], f"heavy, {way}: {faster.wall:.2f} times video_features, not {FLOORS[way]}")
+
+
+def take_turns(work: Mapping[str, Callable[[int], Took]], turns: int) -> dict[str, list[Took]]:
     times: dict[str, list[Took]] = {name: [] for name in work}
     for turn in range(turns):
         for name, measure in work.items():
+            torch.set_num_threads(usable_cores())
             times[name].append(took := measure(turn))
             print(f"  turn {turn}: {name} {took.wall:.1f} s, CPU {took.cpu:.1f} s", flush=True)
-    for way in ways:
-        print(f"compiled: {way:38} wall   CPU")
-        limit = "  (limit 1.15)" * (setting == "heavy")
-        print(f"  {'extract stage / bare nets':44}{ratio(times, f'stage, {way}', f'bare, {way}')}{limit}")
-        for loop in (name for name in loops if way == "bfloat16" or not name.endswith("bfloat16")):
-            print(f"  {loop + ' / extract stage':44}{ratio(times, loop, f'stage, {way}')}  (floor 2)", flush=True)
+    return times
 
 
-def _ours(setting: str, way: str, data: Path, folder: Path, runtime: Runtime) -> dict[str, Callable[[int], Took]]:
-    """The bare nets and the stage, with nets compiled in one way."""
-    features = {name: f.model_copy(update={"compiled": way}) for name, f in SETTINGS[setting].items()}
-    nets = {name: seeded_net(f) for name, f in features.items()}
+def runtime_of(way: str) -> Runtime:
+    return Runtime(device="cpu", engine="torch" if way == "torch" else "openvino")
+
+
+def _ours(setting: str, way: str, data: Path, folder: Path) -> dict[str, Callable[[int], Took]]:
+    """The bare engine and the stage, with nets run in one way."""
+    precision = "bfloat16" if way == "bfloat16" else "float32"
+    features = {name: f.model_copy(update={"precision": precision}) for name, f in SETTINGS[setting].items()}
+    nets = {name: opened(f, way) for name, f in features.items()}
     bare_work = {net: everything(data, net, features[name]) for name, net in nets.items()}  # a shared net runs once
     for net, items in bare_work.items():
-        # The first call plans its kernels, or compiles.
-        first = timed(partial(bare, net, items[: batch_size(items[0], runtime)], runtime))
-        print(f"  first batch of {net.backbone.name}, {way}: {first.wall:.1f} s, CPU {first.cpu:.1f} s", flush=True)
-    if way != "no":
-        for name, net in nets.items():
-            items = bare_work[net]
-            likeness = least_cosine(seeded_net(SETTINGS[setting][name]), net, items[: batch_size(items[0], runtime)])
-            print(f"  rows of {net.backbone.name}, {way}, against those as it is: cosine {likeness:.6f} or more")
-    return {
-        f"bare, {way}": lambda _: timed(lambda: [bare(net, items, runtime) for net, items in bare_work.items()]),
-        f"stage, {way}": lambda turn: stage_seconds(folder / f"{setting}-{way}-{turn}", data, features, runtime),
+        batch = items[: batch_size(items[0], runtime_of(way))]
+        bare(net, batch)  # converts it
+        if way != "torch":
+            near = least_cosine(net, batch)
+            print(f"  rows of {net.backbone.name}, OpenVINO in {way}, against torch's: cosine {near:.7f} or more")
+    used = {name: SAMPLING[name] for name in {f.sampling for f in features.values()}}
+
+    def whole(turn: int) -> Took:
+        return stage(folder / f"{setting}-{way}-{turn}", data, features, used, runtime_of(way))["extract_features"]
+
+    return {f"bare, {way}": lambda _: timed(lambda: [bare(*each) for each in bare_work.items()]), f"stage, {way}": whole}
+
+
+def compare_photos(data: Path, weights: str, turns: int) -> None:
+    """Real photos or drawn ones, one frame each."""
+    runtime, count = Runtime(device="cpu"), len(videos(data))
+    base = feature("timm:tf_efficientnet_lite2", "photo").model_copy(update={"weights": weights})
+    torch_net, net = opened(base, "torch"), opened(base, "float32")
+    items = everything(data, net, base)
+    bare(net, items[: batch_size(items[0], runtime)])
+    print(f"\nphotos: {count}, {base.net}")
+    print(f"  OpenVINO against torch: cosine {least_cosine(net, items[: batch_size(items[0], runtime)]):.7f} or more")
+    work: dict[str, Callable[[int], Took]] = {
+        "eager torch, nothing read or written": lambda _: timed(lambda: bare(torch_net, items)),
+        "bare engine": lambda _: timed(lambda: bare(net, items)),
     }
 
+    def whole(what: str, turn: int, features: dict[str, BackboneFeature]) -> Took:
+        root = data.parent / f"{what}-{turn}-{len(list(data.parent.iterdir()))}"
+        return stage(root, data, features, {"photo": SAMPLING["photo"]}, runtime)["extract_features"]
 
-def ratio(times: dict[str, list[Took]], above: str, below: str) -> str:
+    for output in ("pooled", "grid"):
+        chosen = {output: base.model_copy(update={"output": output})}
+        work[f"stage, {output}"] = partial(lambda turn, output, chosen: whole(output, turn, chosen), output=output, chosen=chosen)
+    pooled = {"pooled": base}
+    work["stage, pooled, beside a busy process"] = lambda turn: beside_work(lambda: whole("busy", turn, pooled))
+    work["bare engine, one core"] = lambda _: on_one_core(lambda: timed(lambda: bare(net, items)))
+    work["eager torch, one core"] = lambda _: on_one_core(lambda: timed(lambda: bare(torch_net, items)))
+    work["stage, pooled, one core"] = lambda turn: on_one_core(lambda: whole("one-core", turn, pooled))
+    times = take_turns(work, turns)
+    for name, took in times.items():
+        print(f"  {name:44}{count / median(t.wall for t in took):6.1f} photos/s")
+    print(f"{'':52} wall   CPU")
+    eager = "eager torch, nothing read or written"
+    for above, below, floor in (
+        (eager, "bare engine", 2.0),
+        (eager, "stage, pooled", 1.5),
+        (eager, "stage, grid", 1.5),
+        ("stage, pooled", "stage, pooled, beside a busy process", 0.5),
+        ("bare engine, one core", "stage, pooled, one core", 0.0),
+        ("eager torch, one core", "stage, pooled, one core", 0.9),
+    ):
+        found = ratio(times, above, below)
+        print(f"  {above} / {below}: {found}" + (f"  (floor {floor})" if floor else ""), flush=True)
+        require(found.wall >= floor, f"photos: {above} / {below} is {found.wall:.2f}, not {floor}")
+
+
+def beside_work(measure: Callable[[], Took]) -> Took:
+    """While one other process keeps a core busy."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        return measure()
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def on_one_core(measure: Callable[[], Took]) -> Took:
+    """As `taskset -c` would have it: this process and all that it starts."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    torch.set_num_threads(1)
+    try:
+        return measure()
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+class Ratio(NamedTuple):
+    """Of times by the clock, and of processor time."""
+
+    wall: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.wall:5.2f}  {self.cpu:5.2f}"
+
+
+def ratio(times: dict[str, list[Took]], above: str, below: str) -> Ratio:
     pairs = list(zip(times[above], times[below], strict=True))
-    return f"{median(a.wall / b.wall for a, b in pairs):5.2f} {median(a.cpu / b.cpu for a, b in pairs):5.2f}"
+    return Ratio(median(a.wall / b.wall for a, b in pairs), median(a.cpu / b.cpu for a, b in pairs))
 
 
 def draw(folder: Path, count: int, seconds: float, width: int = 320, height: int = 240) -> Path:
@@ -149,55 +252,99 @@ def draw(folder: Path, count: int, seconds: float, width: int = 320, height: int
             frames.append((frame // 2 + noise).astype(np.uint8))
         clip = encode_clip(np.stack(frames), np.zeros(16000, np.float32), 25)
         (folder / "videos" / f"clip{n:02d}.mp4").write_bytes(clip)
-    rows = [f"clip{n:02d},a moving gradient,train" for n in range(count)]
+    write_captions(folder)
+    return folder
+
+
+def write_captions(folder: Path) -> None:
+    """One caption for each file of a data set."""
+    rows = [f"{path.stem},a moving gradient,train" for path in sorted((folder / "videos").iterdir())]
     (folder / "captions.csv").write_text("video,caption,split\n" + "\n".join(rows) + "\n")
+
+
+def copy_photos(folder: Path, source: str, count: int) -> Path:
+    """A data set of photos: copies of those in a folder, or drawn ones of the size of Flickr's."""
+    (folder / "videos").mkdir(parents=True)
+    for path in sorted(Path(source).glob("*.jpg"))[:count] if source else ():
+        shutil.copyfile(path, folder / "videos" / path.name)
+    random = np.random.default_rng(0)
+    for n in range(0 if source else count):
+        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+        coarse.save(folder / "videos" / f"photo{n:05}.jpg", quality=90)
+    write_captions(folder)
     return folder
 
 
 def videos(data: Path) -> list[Path]:
-    return sorted((data / "videos").glob("*.mp4"))
+    return sorted((data / "videos").iterdir())
 
 
-def everything(data: Path, net: Net, feature: BackboneFeature) -> torch.Tensor:
-    """All items of a net, decoded and fitted."""
+def opened(feature: BackboneFeature, way: str) -> Net:
+    engine: Engine = "torch" if way == "torch" else "openvino"
+    named = "random, seed 0" if feature.weights == "random" else digest_file(Path(feature.weights))
+    return open_net(spec_of(feature, named, None, "cpu", engine=engine))
+
+
+def everything(data: Path, net: Net, feature: BackboneFeature) -> np.ndarray:
+    """All items of a net, decoded and resized."""
     look = net.request(SAMPLING[feature.sampling], "bench")
     assert isinstance(look, FrameRequest)
     jobs = (DecodeJob(path, {"x": look}, None, probe(path)) for path in videos(data))
-    return torch.from_numpy(np.concatenate([gather(stream_frames(job))["x"].images for job in jobs]))
+    return np.concatenate([gather(stream_frames(job))["x"].images for job in jobs])
 
 
-def bare(net: Net, items: torch.Tensor, runtime: Runtime) -> None:
-    for batch in items.split(batch_size(items[0], runtime)):
-        net(batch)
+def bare(net: Net, items: np.ndarray) -> None:
+    """Batches through the engine on all cores; the last one is filled up with zeros, as the stage does."""
+    size = batch_size(items[0], Runtime())
+    batches = [items[at : at + size] for at in range(0, len(items), size)]
+    batches[-1] = np.concatenate([batches[-1], np.zeros((size - len(batches[-1]), *items.shape[1:]), items.dtype)])
+    if net.spec.engine == "torch":
+        for batch in batches:
+            net(torch.from_numpy(batch))
+        return
+    queue = infer_queue(net, batches[0].shape, usable_cores())
+    for batch in batches:
+        queue.start_async({0: batch})
+    queue.wait_all()
 
 
-def least_cosine(one: Net, other: Net, items: torch.Tensor) -> float:
-    """How alike the rows of two nets are, the least alike pair of them, over all outputs."""
-    ours, theirs = one(items), other(items)
-    pairs = ((ours[name].reshape(len(items), -1), theirs[name].reshape(len(items), -1)) for name in ours)
+@lru_cache
+def infer_queue(net: Net, shape: tuple[int, ...], streams: int) -> Any:
+    _, job = net.job(ItemBatch(np.zeros(shape, np.float32 if len(shape) == 3 else np.uint8), 1, {}))
+    options = {"INFERENCE_NUM_THREADS": streams, "NUM_STREAMS": streams, "ENABLE_CPU_PINNING": False}
+    options["INFERENCE_PRECISION_HINT"] = "bf16" if job.arithmetic == "bfloat16" else "f32"
+    ov = openvino()
+    return ov.AsyncInferQueue(ov.Core().compile_model(job.file, "CPU", options), streams)
+
+
+def least_cosine(net: Net, items: np.ndarray) -> float:
+    """How alike torch's rows and the engine's are, the least alike pair of them, over all outputs."""
+    run, job = net.job(ItemBatch(items, len(items), dict.fromkeys(net.backbone.outputs, "float32")))
+    ours, theirs = run(job), net(torch.from_numpy(items))
+    pairs = [(ours[name].reshape(len(items), -1), theirs[name].reshape(len(items), -1)) for name in ours]
     return min(float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min()) for a, b in pairs)
 
 
-def stage_seconds(root: Path, data: Path, features: dict[str, BackboneFeature], runtime: Runtime) -> Took:
-    """The extract stage alone; cataloguing and planning frames come before it."""
-    workspace = Workspace.open(root)
+def stage(
+    root: Path, data: Path, features: Mapping[str, BackboneFeature], sampling: Mapping[str, Sampling], runtime: Runtime
+) -> dict[str, Took]:
+    """The stages up to extraction, each with its time."""
+    workspace, took = Workspace.open(root), {}
     table = catalogue.bind(workspace, data, runtime, FolderOptions(path=str(data)), {})
-    table.execute()
+    took["catalogue"] = timed(table.execute)
     inputs = {"videos": table.ref.part("videos")}
-    used = {name: SAMPLING[name] for name in {f.sampling for f in features.values()}}
-    plans = [sample_frames.bind(workspace, data, runtime, SamplingOptions(sampling=s), inputs) for s in used.values()]
-    for plan in plans:
-        plan.execute()
-    options = ExtractOptions(dataset="bench", features=dict(features), sampling=used)
+    plans = [sample_frames.bind(workspace, data, runtime, SamplingOptions(sampling=s), inputs) for s in sampling.values()]
+    took["sample_frames"] = timed(lambda: [plan.execute() for plan in plans])
+    options = ExtractOptions(dataset="bench", features=dict(features), sampling=dict(sampling))
     inputs |= {"frame_plans": tuple(plan.ref for plan in plans)}
-    job = extract_features.bind(workspace, data, runtime, options, inputs)
-    return timed(job.execute)
+    took["extract_features"] = timed(extract_features.bind(workspace, data, runtime, options, inputs).execute)
+    return took
 
 
 @torch.inference_mode()
 def kind_loop(data: Path, feature: BackboneFeature) -> None:
     """One extractor, one video after another, with the net as its library gives it."""
-    preprocessing, run = seeded_net(feature).backbone.preprocessing, plain(feature)
+    preprocessing, run = opened(feature, "torch").backbone.preprocessing, plain(feature)
     assert preprocessing is not None
     with tempfile.TemporaryDirectory() as folder:
         for path in videos(data):
@@ -244,11 +391,10 @@ def fitted(frame: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + width, top + height)))
 
 
-def video_features(data: Path, features: dict[str, BackboneFeature], half: bool = False) -> None:
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        for feature in features.values():
-            frames = SAMPLING[feature.sampling]
-            frames_loop(data, feature, frames.frames) if isinstance(frames, Uniform) else stacks_loop(data)
+def video_features(data: Path, features: dict[str, BackboneFeature]) -> None:
+    for feature in features.values():
+        frames = SAMPLING[feature.sampling]
+        frames_loop(data, feature, frames.frames) if isinstance(frames, Uniform) else stacks_loop(data)
 
 
 @torch.no_grad()

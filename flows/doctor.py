@@ -1,5 +1,6 @@
 """Checks of the set-up: what works on this machine, what does not, and what to do about it."""
 
+import os
 import platform
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from storage.files.sanitising import without_login
+from storage.machine import allowed_cores, cgroup_limit, usable_cores
 from storage.weights import WeightsFolder
 
 
@@ -30,7 +32,19 @@ class Finding:
 
 def run_checks(workspace: Path) -> list[Finding]:
     """Run all checks; none stops another."""
-    return [_python(), *_packages(), _device(), _ffmpeg(), _decoding(), _prefect(), _java(), _weights(), _disk(workspace)]
+    return [
+        _python(),
+        *_packages(),
+        _device(),
+        _cores(),
+        _engine(),
+        _ffmpeg(),
+        _decoding(),
+        _prefect(),
+        _java(),
+        _weights(),
+        _disk(workspace),
+    ]
 
 
 def _python() -> Finding:
@@ -40,7 +54,7 @@ def _python() -> Finding:
 
 def _packages() -> list[Finding]:
     findings = []
-    for name in ("torch", "torchvision", "timm", "prefect", "zarr", "pyarrow", "decord", "av"):
+    for name in ("torch", "torchvision", "timm", "openvino", "prefect", "zarr", "pyarrow", "decord", "av"):
         try:
             findings.append(Finding(name, version(name)))
         except PackageNotFoundError:
@@ -53,7 +67,41 @@ def _device() -> Finding:
 
     if torch.cuda.is_available():
         return Finding("device", f"GPU {torch.cuda.get_device_name(0)}")
-    return Finding("device", f"CPU, {torch.get_num_threads()} threads; no GPU was found, so training is slow but exact")
+    return Finding("device", "CPU; no GPU was found, so training is slow but exact")
+
+
+def _cores() -> Finding:
+    """What the defaults make of the processors that this process may use."""
+    from tasks.framework.runtime import Runtime
+
+    allowed, limit, runtime = allowed_cores(), cgroup_limit(), Runtime()
+    why = f"{allowed} of {os.cpu_count()} by affinity" + (f", {limit:g} by the control group" if limit is not None else "")
+    nets = f"{runtime.net_count} net processes of one thread and {runtime.decoders} decoders"
+    return Finding("cores", f"{usable_cores()} to use ({why}): {nets}; training on {runtime.training_threads} threads")
+
+
+def _engine() -> Finding:
+    """Run a tiny net through OpenVINO and compare."""
+    import torch
+
+    from models.backbones.openvino_model import CannotConvert, OpenVinoModel, convert, knows_bfloat16
+    from models.backbones.weights import first_line
+    from models.backbones.zoo import open_backbone
+
+    backbone, items = open_backbone("timm:test_resnet", None, 0), np.full((1, 1, 160, 160, 3), 90, np.uint8)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.xml"
+        try:
+            convert(backbone, items.shape, file)
+            found = OpenVinoModel(file, "float32", 1)(items)["pooled"]
+        except (CannotConvert, ImportError, RuntimeError) as error:
+            remedy = "reinstall openvino, or set runtime.engine to torch"
+            return Finding("engine", f"OpenVINO does not run here ({first_line(error)})", remedy)
+    wanted = backbone(torch.from_numpy(items))["pooled"].numpy()
+    apart = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    half = "bfloat16 too" if knows_bfloat16() else "no bfloat16 on this processor"
+    told = f"OpenVINO on CPUs, {apart:.0e} from torch on a small net; {half}"
+    return Finding("engine", told, "" if apart < 1e-4 else "set runtime.engine to torch, and report this")
 
 
 def _ffmpeg() -> Finding:

@@ -5,6 +5,7 @@ Loaded from YAML, checked at once, changed by `--set a.b=c`. An unknown key or k
 import copy
 import difflib
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -50,6 +51,8 @@ RENAMED = {
     "runtime.slots": "concurrency_limit",
 }
 """keys of recipes that had another name (0.1): where they stand -> what they are called now"""
+GONE = {"features.*.compiled": "OpenVINO runs nets on CPUs without being asked; for bfloat16 say 'precision: bfloat16'"}
+"""keys of recipes that are no more: where they stood -> what there is in their place"""
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that may become a part of a folder's."""
@@ -238,6 +241,9 @@ def recorded_recipe(run: RunRecord) -> Recipe:
             found = found.get(section) or {}
         if key in found:
             found[new] = found.pop(key)
+    for feature in values.get("features", {}).values():
+        if feature.pop("compiled", "no") == "bfloat16":
+            feature["precision"] = "bfloat16"
     return check_recipe(values, f"of run {run.id}")
 
 
@@ -294,6 +300,8 @@ def _explain(detail: ErrorDetails) -> str:
     kind, given = detail["type"], f"(given: {detail['input']!r:.200})"
     if kind == "extra_forbidden" and key in RENAMED:
         return f"{key}: is now called '{RENAMED[key]}'; rename it"
+    if kind == "extra_forbidden" and (gone := [why for old, why in GONE.items() if fnmatch(key, old)]):
+        return f"{key}: is no more: {gone[0]}"
     if kind == "extra_forbidden":
         fields = sorted(_at(detail["loc"][:-1])[1].get("properties", {}))
         close = difflib.get_close_matches(str(detail["loc"][-1]), fields, 1)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.catalogue import Catalogue
-from storage.errors import MissingFeatures
+from storage.errors import Mismatch, MissingFeatures
 from storage.features.store import FeatureStore
 from storage.files.atomic import write_json, write_parquet
 from storage.files.hashing import digest
@@ -25,9 +25,10 @@ from tasks.catalogue import nameless
 from tasks.extraction.engine import Video
 from tasks.extraction.extractors import FeatureOptions, FeatureSource, find_source
 from tasks.extraction.frames import probes_of
+from tasks.extraction.nets import Engine, engine_of
 from tasks.extraction.shards import PendingRows, Shard, mirror_of, run_shards
 from tasks.framework.feature_access import read_rows
-from tasks.framework.progress import progress_bars
+from tasks.framework.progress import console, progress_bars
 from tasks.framework.quarantine import set_aside
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 from tasks.sample_frames import FramePlan
@@ -129,9 +130,12 @@ def _pending(
     """Make sure that a feature's store is there; video id -> record key of the rows that it lacks."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.description, "sampling": sampling}
-    more = {"weights": source.weights, "options": options.features[source.name].model_dump(mode="json")}
+    engine = _engine(context, options.features[source.name])
+    made = {"weights": source.weights, "options": options.features[source.name].model_dump(mode="json"), "engine": engine}
     path = context.workspace.features / source.store
-    store = FeatureStore.create(path, provenance=provenance | more | versions())
+    store = FeatureStore.create(path, provenance=provenance | made | versions())
+    if store.provenance.get("engine") != engine and not len(store.view()):
+        store.set_provenance(engine=engine)
     if mirror := mirror_of(store, context.runtime):
         mirror.pull()
     if context.runtime.retry_quarantined:
@@ -161,7 +165,8 @@ def _extract(
     for name, rows in pending.items():
         source, plan = sources[name], sources[name].sampling or ""
         store, sampling = str(context.workspace.features / source.store), options.sampling.get(plan)
-        features.append(PendingRows(name, options.features[name], store, source.weights, sampling, plan, rows))
+        engine = _engine_of_store(context, options.features[name], FeatureStore.open(Path(store)))
+        features.append(PendingRows(name, options.features[name], store, source.weights, sampling, plan, rows, engine))
     weights = str(context.path(tagger) / "tagger.safetensors") if tagger else None
 
     def shards() -> Iterator[Shard]:
@@ -184,6 +189,27 @@ def _extract(
                 key = pending[outcome.feature][outcome.id]
                 context.file_cache.note_failure(key, sources[outcome.feature].key, outcome.bad.kind, reason)
     return {name: count for name, count in counts.items() if count}
+
+
+def _engine(context: StageContext, feature: FeatureOptions) -> Engine:
+    """The engine that this run would take for a feature."""
+    runtime = context.runtime
+    chosen = "torch" if runtime.engine == "auto" and runtime.address else runtime.engine
+    return engine_of(feature, chosen, runtime.torch_device())
+
+
+def _engine_of_store(context: StageContext, feature: FeatureOptions, store: FeatureStore) -> Engine:
+    """The engine that goes on with a store: the one that made its rows."""
+    mine, made = _engine(context, feature), store.provenance.get("engine", "torch")
+    if made == mine:
+        return mine
+    if context.runtime.engine != "auto" or (made == "openvino" and context.runtime.torch_device() != "cpu"):
+        why = f"the rows of {store.path} were made by {made}, and {mine} would make others, by rounding"
+        remedy = f"set runtime.engine to {made}" + (" and runtime.device to cpu" if made == "openvino" else "")
+        raise Mismatch(f"{why}; {remedy} to go on with them, or remove that folder to make all anew")
+    words = f"{store.name}: its rows so far were made by {made}, so {made} goes on; remove {store.path} to make all by {mine}"
+    console.print(words, highlight=False, markup=False)
+    return engine_of(feature, made, "cpu")
 
 
 def _settle(context: StageContext, catalogue: Catalogue, sources: dict[str, FeatureSource]) -> tuple[pa.Table, list[Problem]]:

@@ -54,7 +54,7 @@ class ImageBackbone:
     def _outputs(self, pixels: Tensor) -> dict[str, Tensor]:
         features = self._timm.forward_features(pixels)
         found = {"pooled": self._timm.forward_head(features, pre_logits=True)}
-        grid = self._grid(features, (pixels.shape[2], pixels.shape[3]))
+        grid = self._grid(features, (int(pixels.shape[2]), int(pixels.shape[3])))  # also while it is traced
         if grid is not None:
             found["grid"] = grid
         if self._classifies:
@@ -71,7 +71,7 @@ class ImageBackbone:
             return (features if last else features.permute(0, 2, 3, 1)).flatten(1, 2)
         patches = features[:, getattr(self._timm, "num_prefix_tokens", 0) :]
         # A class token that the net does not declare would shift every cell: tokens must tile the picture.
-        return patches if _tiles(patches.shape[1], size) else None
+        return patches if _tiles(int(patches.shape[1]), size) else None
 
     def _shapes(self, input_size: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs of one black picture, features by a copy that shares the weights: what some nets note down

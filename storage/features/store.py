@@ -26,7 +26,7 @@ from storage.features.reader import FeatureSegment, SegmentGone
 from storage.features.segments import Shape, segment_names
 from storage.features.view import View, open_view
 from storage.features.writer import PUBLISH_BYTES, PUBLISH_SECONDS, PublishedCallback, SegmentWriter
-from storage.files.atomic import sync_file, sync_folder
+from storage.files.atomic import sync_file, sync_folder, write_json
 from storage.records import Problem
 
 FORMAT = 1
@@ -84,6 +84,13 @@ class FeatureStore:
             what = f"a feature store of format {found}, this Longtake reads {FORMAT}"
             raise StorageError(f"{path} is {what}; remove it and run again")
         return cls(path, attributes)
+
+    def set_provenance(self, **values: Any) -> None:
+        """Say otherwise what makes the rows of a store that has none yet."""
+        whole = json.loads((self.path / "zarr.json").read_bytes())
+        whole["attributes"]["provenance"] = self.provenance = {**self.provenance, **values}
+        with wrap_os_errors(self.path):
+            write_json(self.path / "zarr.json", whole)
 
     @property
     def name(self) -> str:

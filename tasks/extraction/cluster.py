@@ -94,7 +94,7 @@ def extract_shard(shard: Shard, title: str) -> list[RowResult]:
     """One shard in a worker, with one result per pending row: also for those that an earlier try, whose worker was lost,
     left in the stores."""
     survive_broken_pipe()
-    results = list(run_shards([shard], shard.runtime))
+    results = list(run_shards([shard], shard.runtime, again=True))
     known = {(result.feature, result.id) for result in results}
     wanted = ((feature.name, id) for feature in shard.features for id in feature.rows)
     return results + [RowResult(*row) for row in wanted if row not in known]
@@ -105,8 +105,8 @@ def worker_runtime(runtime: Runtime) -> Runtime:
     what it gives them."""
     update: dict[str, Any] = {"runner": "local"}
     if not runtime.address:
-        update["threads"] = runtime.threads or max(1, (os.cpu_count() or 1) // runtime.workers)
-        update["decoders"] = -(-runtime.decoders // runtime.workers)
+        shared = {"decoders": runtime.decoders, "net_processes": runtime.net_count}
+        update |= {name: -(-count // runtime.workers) for name, count in shared.items()}
     return runtime.model_copy(update=update)
 
 
@@ -193,7 +193,7 @@ def _ray(runtime: Runtime) -> Iterator[_Cluster]:
             raise _no_answer(runtime, error) from error
         options: dict[str, Any] = {"max_retries": MAX_LOSSES - 1}
         if runtime.address:
-            options["num_cpus"] = max(1, runtime.threads)
+            options["num_cpus"] = max(1, runtime.threads) * (runtime.net_processes or 1)
         gpus = ray.cluster_resources().get("GPU", 0) if runtime.device != "cpu" else 0
         if gpus:  # a task sees only the GPUs that it asks for
             options["num_gpus"] = 1 if runtime.address else min(1, gpus / runtime.workers)

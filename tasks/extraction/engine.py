@@ -1,6 +1,6 @@
 """The extraction engine: videos in, rows of several features out.
 
-    decoder processes -> chunks of frames -> batches of one size, filled across videos -> nets -> one writer per feature
+    decoder processes -> chunks of frames -> batches of one size, filled across videos -> net processes -> one writer per feature
 
 Each video is decoded once for all the nets that still need it. A net always gets batches of one size, padded at the end: so its
 output for an item does not depend on the other items, and a row not on what was extracted before."""
@@ -8,24 +8,25 @@ output for an item does not depend on the other items, and a row not on what was
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from models.backbones.batches import ItemBatch
 from models.backbones.zoo import UnknownOutput, check_output
 from storage.errors import BadInput, BadMedia
 from storage.features.writer import SegmentWriter
+from storage.machine import keep_freed_memory
 from storage.media import frame_stream as stream
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Indices
 from storage.media.frame_stream import restart, stream_frames
 from storage.media.probe import Probe
-from tasks.extraction.nets import Net
+from tasks.extraction.nets import Net, NetPool
 from tasks.framework.runtime import Runtime
 
 Request = stream.FrameRequest | stream.AudioRequest
@@ -78,7 +79,9 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
     groups: dict[tuple[int, Request], list[Feature]] = {}  # features that take the same frames through the same net share a pass
     for feature in features:
         groups.setdefault((id(feature.net), feature.request), []).append(feature)
-    batchers = [NetBatcher(group[0].net, request, group, runtime) for (_, request), group in groups.items()]
+    keep_freed_memory()
+    running = RunningBatches(runtime)
+    batchers = [NetBatcher(group[0].net, request, group, runtime, running) for (_, request), group in groups.items()]
     names = {request: f"request{n}" for n, request in enumerate(dict.fromkeys(each.request for each in batchers))}
     decoding: deque[Video] = deque()
     unreadable: list[tuple[Video, BadMedia]] = []
@@ -94,22 +97,23 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
                 planned = {name: video.frames[plan] for name, plan in plans.items() if plan in video.frames}
                 yield stream.DecodeJob(video.path, requests, video.segment, video.probe, planned)
 
-    with DecodePool(runtime.decoders, runtime.decode_timeout) as pool:
+    with DecodePool(runtime.decoders, runtime.decode_timeout) as pool, running:
         for _, events in pool.stream(stream_frames, jobs(), restart):
             video = decoding.popleft()
             by_request = [(names[each.request], each) for each in batchers if each.needs(video.id)]
             for event in events:
                 yield from _dispatch(video, event, by_request)
-    for batcher in batchers:
-        yield from batcher.flush()
+        for batcher in batchers:
+            yield from batcher.flush()
+        yield from running.take_all()
     for video, reason in unreadable:
         for batcher in batchers:
             yield from batcher.fail(video.id, reason)
 
 
-def batch_size(item: Tensor, runtime: Runtime) -> int:
+def batch_size(item: np.ndarray, runtime: Runtime) -> int:
     """How many items of this shape go through a net together."""
-    return min(_MAX_BATCH, max(1, runtime.batch * _FRAME_VALUES // item.numel()))
+    return min(_MAX_BATCH, max(1, runtime.batch * _FRAME_VALUES // item.size))
 
 
 def _dispatch(video: Video, event: Any, by_request: list[tuple[str, NetBatcher]]) -> Iterator[RowResult]:
@@ -142,17 +146,61 @@ class _OpenRow:
     damaged: bool = False
 
 
+class RunningBatches:
+    """The batches that run in net processes, in order: at most one more than there are processes, so that none waits for work."""
+
+    def __init__(self, runtime: Runtime):
+        self._pool = NetPool(runtime.net_count)
+        self._running: deque[tuple[NetBatcher, Batch, Callable[[], Any]]] = deque()
+
+    def __enter__(self) -> Self:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)
+
+    def submit(self, batcher: NetBatcher, batch: Batch) -> Iterator[RowResult]:
+        """Start a batch, and settle the first one if enough run; or run it here."""
+        run, job = batcher.net.job(batch.items)
+        if batcher.net.in_process or not self._pool.workers:
+            yield from batcher.settle(batch, run(job))
+            return
+        self._running.append((batcher, batch, self._pool.submit(run, job)))
+        if len(self._running) > self._pool.workers:
+            yield from self._take()
+
+    def take_all(self) -> Iterator[RowResult]:
+        while self._running:
+            yield from self._take()
+
+    def _take(self) -> Iterator[RowResult]:
+        batcher, batch, answer = self._running.popleft()
+        yield from batcher.settle(batch, answer())
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A batch and, for each of its items, the row that it belongs to."""
+
+    items: ItemBatch
+    rows: list[_OpenRow]
+
+
 class NetBatcher:
     """One net, the features that are taken from it, and the batch that is being filled for it."""
 
-    def __init__(self, net: Net, request: Request, features: list[Feature], runtime: Runtime):
-        self.net, self.request, self.features, self._runtime = net, request, features, runtime
-        self._buffer: Tensor | None = None
+    def __init__(self, net: Net, request: Request, features: list[Feature], runtime: Runtime, running: RunningBatches):
+        self.net, self.request, self.features, self._runtime, self._running = net, request, features, runtime, running
+        self._buffer: np.ndarray | None = None
+        self._spare: list[np.ndarray] = []
         self._filled: list[_OpenRow] = []  # for each item in the buffer, the row that it belongs to
         self._open: dict[str, _OpenRow] = {}
         self._failed: set[str] = set()
         self._stacked = {net.source_output(feature.output) for feature in features if not feature.averaged}
         self._averaged = {feature.output for feature in features if feature.averaged}
+        # An output that is wanted both ways travels as float32, and is made float16 here.
+        self._wanted = dict.fromkeys(self._stacked, "float16") | dict.fromkeys(self._averaged, "float32")
 
     def needs(self, id: str) -> bool:
         return any(id in feature.pending for feature in self.features)
@@ -172,12 +220,12 @@ class NetBatcher:
         row.pts.append(chunk.pts)
         row.items += len(chunk.items)
         row.queued += len(chunk.items)
-        items = torch.from_numpy(self._middle_frames(chunk.items))
+        items = self._middle_frames(chunk.items)
         while len(items):
-            if self._buffer is None or self._buffer.shape[1:] != items.shape[1:]:
+            if self._buffer is not None and self._buffer.shape[1:] != items.shape[1:]:
                 yield from self.flush()
-                shape, on_gpu = ((batch_size(items[0], self._runtime), *items.shape[1:]), self.net.device.startswith("cuda"))
-                self._buffer = torch.zeros(shape, dtype=items.dtype, pin_memory=on_gpu)
+            if self._buffer is None:
+                self._buffer = self._new_buffer(items)
             used = len(self._filled)
             free = len(self._buffer) - used
             fitting, items = items[:free], items[free:]
@@ -199,18 +247,34 @@ class NetBatcher:
         if not self._filled or self._buffer is None:
             return
         self._buffer[len(self._filled) :] = 0
-        outputs = self.net(self._buffer)
-        filled, self._filled = self._filled, []
-        for n, row in enumerate(filled):
+        batch = Batch(ItemBatch(self._buffer, len(self._filled), self._wanted), self._filled)
+        self._buffer, self._filled = None, []
+        yield from self._running.submit(self, batch)
+
+    def settle(self, batch: Batch, outputs: dict[str, np.ndarray]) -> Iterator[RowResult]:
+        """Take what the net made of a batch; write the rows that are complete with it."""
+        self._spare.append(batch.items.items)
+        stacked = {name: outputs[name].astype(np.float16, copy=False) for name in self._stacked}
+        for n, row in enumerate(batch.rows):
             row.queued -= 1
-            for name in self._stacked:
-                row.rows.setdefault(name, []).append(outputs[name][n].astype(np.float16))
+            for name, rows in stacked.items():
+                row.rows.setdefault(name, []).append(rows[n])
             for name in self._averaged:
                 # One after the other, in double: the same sum wherever the batches end.
                 row.sums[name] = row.sums.get(name, 0) + outputs[name][n].astype(np.float64)
-        for row in dict.fromkeys(filled):
+        for row in dict.fromkeys(batch.rows):
             if row.complete and not row.queued:
                 yield from self._write(row)
+
+    def _new_buffer(self, items: np.ndarray) -> np.ndarray:
+        """A buffer for items of this shape: one whose batch is done, if there is one."""
+        shape = (batch_size(items[0], self._runtime), *items.shape[1:])
+        while self._spare:
+            if (spare := self._spare.pop()).shape == shape:
+                return spare
+        if self.net.device.startswith("cuda"):
+            return torch.zeros(shape, dtype=getattr(torch, items.dtype.name), pin_memory=True).numpy()
+        return np.zeros(shape, items.dtype)
 
     def _middle_frames(self, items: np.ndarray) -> np.ndarray:
         """A net for single frames gets the middle one of each position."""

@@ -75,9 +75,9 @@ class BackboneFeature(Options):
     """seed of random weights"""
     sampling: str = "frames"
     """which of the recipe's samplings chooses the frames; a net for audio does not use it"""
-    compiled: Literal["no", "float32", "bfloat16"] = "no"
-    """run the net as code made for this CPU (needs g++): float32 differs in the last bits, bfloat16 keeps two to three digits.
-    Part of the key"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: computed with two to three digits, several times as fast where the processor knows it (AMX, AVX512_BF16; on a GPU
+    it comes before runtime.precision). Other rows, so part of the key"""
 
     @property
     def output_name(self) -> str:
@@ -178,9 +178,9 @@ def _backbone_source(dataset: str, name: str, feature: BackboneFeature, sampling
     else:
         weights, kind = _file_hash(name, feature.weights), Path(feature.weights).name
     output = feature.output_name
-    compiled = [] if feature.compiled == "no" else [f"compiled, {feature.compiled}"]
-    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, sampling, *compiled)
-    description = ", ".join([f"{feature.net} ({output}{_averaged(feature)})", f"{kind} weights", *compiled])
+    precision = [] if feature.precision == "float32" else [feature.precision]
+    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, sampling, *precision)
+    description = ", ".join([f"{feature.net} ({output}{_averaged(feature)})", f"{kind} weights", *precision])
     store = f"{dataset}/{name}-{key[:16]}"
     random = kind == "random"
     return FeatureSource(name, key, store, description, sampling_of(feature), True, random, weights, missing)

@@ -1,11 +1,11 @@
-"""The nets of features, loaded once per process: torch tensors in, numpy arrays out.
+"""The nets of features and the two engines that run them, torch and OpenVINO: arrays in, arrays out.
 
-In a module of its own, apart from every task: runners that ship tasks to other processes by value import this one, so its
-cache holds one loaded net per worker."""
+In a module of its own, apart from every task: processes that run batches import this one (or, for OpenVINO, one without torch),
+so its cache holds one loaded net per process."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -14,36 +14,120 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone, Preprocessing
-from models.backbones.compiled import CannotCompile, CompiledBackbone
+from models.backbones.batches import ItemBatch
+from models.backbones.openvino_model import Arithmetic, ModelBatch, knows_bfloat16, run_model
 from models.backbones.weights import WeightsUnavailable
-from models.backbones.zoo import canonical, open_backbone
+from models.backbones.zoo import canonical, module_of, open_backbone
 from models.tagger import GRID
 from storage.checkpoints import Checkpoint
-from storage.errors import BadInput, MissingFeatures, StorageError
+from storage.errors import BadInput, BadMedia, MissingFeatures, StorageError, TransientError
 from storage.media.frame_sampling import Clips, Sampling
 from storage.media.frame_stream import AudioRequest, FrameRequest
 from storage.media.resize import FrameTransform
-from storage.weights import WeightsFolder, cache_folder
+from storage.weights import WeightsFolder
+from storage.worker_pool import Loss, WorkerPool
+from storage.worker_process import WorkerKind
+from tasks.extraction.converted_models import converted
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
 from tasks.training.loading import load_tagger
 
-Compiled = Literal["no", "float32", "bfloat16"]
+Engine = Literal["torch", "openvino"]
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 _HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _CACHED = 8  # nets in memory at once
+_SLOW_BATCH = 600.0  # seconds, after which a net process hangs
+_NOT_CONVERTED = {"region"}  # modules of the zoo whose nets do more than OpenVINO knows
+
+
+class NetPool(WorkerPool):
+    """Processes that run batches through nets. One that is killed costs its batch's time."""
+
+    kind = WorkerKind("net", keeps_memory=True)
+    attempts = 3
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers, _SLOW_BATCH)
+
+    def explain_loss(self, job: Any, lost: Loss, reason: str) -> BadMedia:
+        what = f"a net process was lost {self.attempts} times over one batch ({reason})"
+        remedy = "look at the machine's memory, lower runtime.net_processes or runtime.batch"
+        raise TransientError(f"{what}; {remedy}, and run the same command: what was extracted is kept")
+
+
+@dataclass(frozen=True)
+class NetSpec:
+    """Which net, and how it is run: all that a process needs to open it. Features that differ only in their output share one."""
+
+    name: str
+    """of a backbone; empty: the word tagger"""
+    weights: str
+    """pretrained, random, or the path of a file"""
+    hash: str
+    engine: Engine
+    device: str
+    arithmetic: str
+    """float32, float16 or bfloat16"""
+    threads: int = 1
+    """of an engine on the CPU"""
+    seed: int = 0
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+
+def engine_of(feature: Any, chosen: Literal["auto", "torch", "openvino"], device: str) -> Engine:
+    """The engine that runs a feature's net: OpenVINO for backbones on a CPU, where the user does not say otherwise."""
+    if isinstance(feature, TaggerFeature):
+        return "torch"  # small, and trained here by torch
+    converts = module_of(feature.net) not in _NOT_CONVERTED
+    if chosen == "openvino" and not (converts and device == "cpu"):
+        why = f"{feature.net} does not convert" if device == "cpu" else f"the device is {device}"
+        raise BadInput(f"runtime.engine is openvino, but {why}; set it to auto, which takes torch where OpenVINO cannot be used")
+    return "openvino" if chosen != "torch" and converts and device == "cpu" else "torch"
+
+
+def spec_of(
+    feature: Any,
+    weights: str,
+    tagger: Path | None,
+    device: str,
+    precision: Precision = "auto",
+    engine: Engine = "torch",
+    threads: int = 1,
+) -> NetSpec:
+    """How the net of a feature, whose weights have this hash, is run. `precision` is what the runtime says of GPUs."""
+    on_gpu = device.startswith("cuda")
+    if precision in _HALF and not on_gpu:
+        raise BadInput(f"runtime.precision is '{precision}', which needs a GPU; set it to auto")
+    # Rows are kept as float16, so half precision costs them little.
+    arithmetic = "float16" if precision == "auto" and on_gpu else precision if on_gpu else "float32"
+    if isinstance(feature, TaggerFeature):
+        if feature.weights == "trained" and tagger is None:
+            raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
+        path = str(tagger if feature.weights == "trained" else feature.weights)
+        return NetSpec("", path, weights, "torch", device, arithmetic, threads, 0, feature.only, feature.without)
+    if not isinstance(feature, BackboneFeature):
+        raise BadInput(f"features of kind '{feature.kind}' are not extracted")
+    if feature.precision == "bfloat16":
+        arithmetic = "bfloat16"
+        if engine == "torch" and not on_gpu:
+            reason = f"{feature.net} is to be computed in bfloat16, which on a CPU needs the engine OpenVINO"
+            raise BadInput(f"{reason}; leave its precision out, or set runtime.engine to auto")
+        if engine == "openvino" and not knows_bfloat16():
+            reason = f"{feature.net} is to be computed in bfloat16, and OpenVINO says that this processor cannot"
+            raise BadInput(f"{reason} (it needs AMX or AVX512_BF16); leave its precision out")
+    return NetSpec(feature.net, feature.weights, weights, engine, device, arithmetic, threads, feature.seed)
 
 
 class Net:
-    """A backbone on a device."""
+    """A backbone and the engine that runs it."""
 
-    def __init__(self, backbone: Backbone, device: str, precision: Precision):
-        self.backbone, self.device = backbone, device
-        backbone.net.to(device)
-        on_gpu = device.startswith("cuda")
-        if precision in _HALF and not on_gpu:
-            raise BadInput(f"runtime.precision is '{precision}', which needs a GPU; set it to auto")
-        # Rows are kept as float16, so half precision costs them little.
-        self._half = _HALF.get("float16" if precision == "auto" and on_gpu else precision)
+    def __init__(self, spec: NetSpec, backbone: Backbone):
+        self.spec, self.backbone, self.device = spec, backbone, spec.device
+        self.in_process = spec.device != "cpu" or not spec.name
+        """whether its batches are run by the process that fills them: a GPU's, and those of the small word tagger"""
+        self._video_outputs = backbone.video_outputs if isinstance(backbone, VideoBackbone) else {}
+        if spec.engine == "torch":
+            backbone.net.to(spec.device)
 
     def request(self, sampling: Sampling | None, name: str, plan: str = "") -> FrameRequest | AudioRequest:
         """What the decoder has to deliver for this net, for the feature of this name; `plan` is the sampling's name."""
@@ -57,21 +141,33 @@ class Net:
             raise BadInput(f"features.{name}: {reason}; give it a sampling of kind 'clips' with length {clip}")
         return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)), plan)
 
+    def job(self, batch: ItemBatch) -> tuple[Callable[[Any], dict[str, np.ndarray]], Any]:
+        """What runs a batch, in any process, and its argument."""
+        if self.spec.engine == "torch":
+            return run_net, NetBatch(self.spec, batch)
+        arithmetic: Arithmetic = "bfloat16" if self.spec.arithmetic == "bfloat16" else "float32"
+        return run_model, ModelBatch(self._model(batch.items.shape), arithmetic, self.spec.threads, batch)
+
     def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
-        """items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""
+        """By torch: items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""
+        half = _HALF.get(self.spec.arithmetic)
         try:
-            with torch.inference_mode(), torch.autocast("cuda", self._half or torch.float16, enabled=bool(self._half)):
+            with torch.inference_mode(), torch.autocast("cuda", half or torch.float16, enabled=half is not None):
                 outputs = self.backbone(items.to(self.device, non_blocking=True))
-        except CannotCompile as error:
-            raise BadInput(str(error)) from error
         except torch.OutOfMemoryError as error:
             reason = f"the GPU has no room for {len(items)} items of {self.backbone.name}"
             raise StorageError(f"{reason}; lower runtime.batch") from error
         return {name: rows.float().cpu().numpy() for name, rows in outputs.items()}
 
+    @cache  # noqa: B019 - nets stay open as long as their process
+    def _model(self, shape: tuple[int, ...]) -> Path:
+        """The net as a file of OpenVINO's for batches of this shape."""
+        spec = self.spec
+        return converted(self.backbone, canonical(spec.name), shape, [spec.weights, spec.hash, spec.seed])
+
     def source_output(self, output: str) -> str:
         """The output per position that `output` is computed from: itself, unless it describes whole videos."""
-        return self.backbone.video_outputs.get(output, output) if isinstance(self.backbone, VideoBackbone) else output
+        return self._video_outputs.get(output, output)
 
     def video_output(self, output: str, rows: np.ndarray) -> np.ndarray:
         """All rows (P, *shape) of one video, of `source_output(output)` -> the one row (1, *shape) of `output`."""
@@ -79,6 +175,21 @@ class Net:
         with torch.inference_mode():
             row = self.backbone.video_output(output, torch.from_numpy(rows).float().to(self.device))
         return row.unsqueeze(0).float().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class NetBatch:
+    """A batch and the net to run it through, by torch."""
+
+    spec: NetSpec
+    batch: ItemBatch
+
+
+def run_net(job: NetBatch) -> dict[str, np.ndarray]:
+    """Run a batch by torch; the net stays open for the next one."""
+    if job.spec.device == "cpu" and torch.get_num_threads() != job.spec.threads:
+        torch.set_num_threads(job.spec.threads)
+    return job.batch.select(open_net(job.spec)(torch.from_numpy(job.batch.items)))
 
 
 @runtime_checkable
@@ -125,41 +236,20 @@ class _TaggerBackbone:
         return self._tagger.words_of_video(rows)[self._word_ids]
 
 
-def open_net(feature: Any, weights: str, tagger: Path | None, device: str, precision: Precision) -> Net:
-    """The net of a feature, whose weights have this hash; features that differ only in their output share one net."""
-    if isinstance(feature, TaggerFeature):
-        if feature.weights == "trained" and tagger is None:
-            raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
-        path = tagger if feature.weights == "trained" else Path(feature.weights)
-        return _open_tagger(str(path), weights, feature.only, feature.without, device, precision)
-    if not isinstance(feature, BackboneFeature):
-        raise BadInput(f"features of kind '{feature.kind}' are not extracted")
-    return _open_backbone(feature.net, feature.weights, weights, feature.seed, feature.compiled, device, precision)
-
-
 @lru_cache(_CACHED)
-def _open_tagger(
-    path: str, _hash: str, only: tuple[str, ...], without: tuple[str, ...], device: str, precision: Precision
-) -> Net:
-    return Net(_TaggerBackbone(Checkpoint.load(Path(path)), only, without), device, precision)
-
-
-@lru_cache(_CACHED)
-def _open_backbone(net: str, weights: str, _hash: str, seed: int, compiled: Compiled, device: str, precision: Precision) -> Net:
+def open_net(spec: NetSpec) -> Net:
+    """The net, loaded once per process."""
+    if not spec.name:
+        return Net(spec, _TaggerBackbone(Checkpoint.load(Path(spec.weights)), spec.only, spec.without))
     path: Path | None = None
-    if weights == "pretrained":
-        known = WeightsFolder().find(canonical(net))
+    if spec.weights == "pretrained":
+        known = WeightsFolder().find(canonical(spec.name))
         if known is None:
-            raise BadInput(f"the pretrained weights of {net} are not here; 'longtake weights list' says where they are")
+            raise BadInput(f"the pretrained weights of {spec.name} are not here; 'longtake weights list' says where they are")
         path = known.path
-    elif weights != "random":
-        path = Path(weights)
+    elif spec.weights != "random":
+        path = Path(spec.weights)
     try:
-        backbone = open_backbone(net, path, seed)
-        if compiled == "no":
-            return Net(backbone, device, precision)
-        if device != "cpu":
-            raise BadInput(f"{net} is to be compiled for a CPU and the device is {device}; leave 'compiled' out")
-        return Net(CompiledBackbone(backbone, compiled, cache_folder() / "compiled"), device, precision)
+        return Net(spec, open_backbone(spec.name, path, spec.seed))
     except (WeightsUnavailable, ValueError) as error:
         raise BadInput(str(error)) from error

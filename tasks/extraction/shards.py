@@ -1,7 +1,7 @@
 """Shards of an extraction: some videos with all that is needed to extract from them, as plain data for any process.
 
-A shard is idempotent: rows that its stores already hold are not computed again, so a shard that runs twice, or again after a
-worker was lost, costs only the missing rows."""
+A shard is idempotent on a cluster: rows that its stores already hold are not computed again, so a shard that runs twice, or again
+after a worker was lost, costs only the missing rows."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -10,11 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from storage.features.s3_sync import Mirror, RemoteFeatures
 from storage.features.store import FeatureStore
 from storage.media.frame_sampling import Sampling
 from tasks.extraction.engine import Feature, RowResult, Video, extract
-from tasks.extraction.nets import open_net
+from tasks.extraction.nets import Engine, open_net, spec_of
 from tasks.framework.runtime import Runtime
 
 
@@ -31,6 +33,7 @@ class PendingRows:
     plan: str
     """the sampling's name"""
     rows: dict[str, str]
+    engine: Engine = "torch"
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class Shard:
     runtime: Runtime
 
 
-def run_shards(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]:
-    """Run shards where the recipe's runtime says: in this process or on a cluster. Yields the result of each row."""
+def run_shards(shards: Iterable[Shard], runtime: Runtime, again: bool = False) -> Iterator[RowResult]:
+    """Run shards where the recipe's runtime says: in this process or on a cluster. Yields the result of each row;
+    `again`: these shards may have run before, so rows that the stores have are left out."""
     if runtime.runner != "local":
         from tasks.extraction.cluster import run_on_cluster
 
@@ -60,7 +64,7 @@ def run_shards(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]
         def videos() -> Iterator[Video]:
             for shard in chain([first], remaining):
                 for feature, rows in zip(features, shard.features, strict=True):
-                    fresh = FeatureStore.open(Path(rows.store)).view().fresh(rows.rows)
+                    fresh = FeatureStore.open(Path(rows.store)).view().fresh(rows.rows) if again else ()
                     feature.pending.update({id: key for id, key in rows.rows.items() if id not in fresh})
                 yield from shard.videos
 
@@ -69,7 +73,9 @@ def run_shards(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowResult]
 
 def _open(rows: PendingRows, shard: Shard, stack: ExitStack) -> Feature:
     runtime, options, tagger = shard.runtime, rows.options, Path(shard.tagger) if shard.tagger else None
-    net = open_net(options, rows.weights, tagger, runtime.torch_device(), runtime.precision)
+    device, threads = runtime.torch_device(), runtime.threads or 1
+    torch.set_num_threads(threads)  # what this process computes itself: conversions, the word tagger
+    net = open_net(spec_of(options, rows.weights, tagger, device, runtime.precision, rows.engine, threads))
     store = FeatureStore.open(Path(rows.store))
     mirror = mirror_of(store, runtime)
     writer = stack.enter_context(store.writer(published=mirror.push_segment if mirror else None))

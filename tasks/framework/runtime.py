@@ -1,12 +1,15 @@
 """How a run uses the machine. Nothing here is part of any key: it changes how fast a result comes, not which."""
 
-import os
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from storage.files.sanitising import has_login
+from storage.machine import keep_freed_memory, usable_cores
 from storage.options import Options
+
+MOST_TRAINING_THREADS = 4
+"""A captioner's products are small: more threads wait for each other longer than they compute."""
 
 
 class Runtime(Options):
@@ -15,13 +18,19 @@ class Runtime(Options):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes the GPU when there is one"""
     threads: int = Field(0, ge=0)
-    """CPU threads for torch, of each worker on a cluster; 0 leaves torch's choice, or shares the cores among workers.
-    Training is bit-identical only for equal thread counts"""
+    """CPU threads: of torch in training, and of each net process; 0 chooses ('longtake doctor' says what): one for each net
+    process, a few in training. Training is bit-identical only for equal thread counts"""
+    net_processes: int | None = Field(None, ge=0)
+    """processes that run the nets of features on CPUs; 0 runs them in this process. Left out: as many as there are cores to use
+    (a container's limit counts). Rows do not depend on it"""
+    engine: Literal["auto", "torch", "openvino"] = "auto"
+    """what runs the nets of features: auto takes OpenVINO on this machine's CPU and torch on a GPU or a cluster elsewhere. They
+    differ by rounding; the rows of one store are all made by one engine"""
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """of backbones on a GPU; auto is float16 there and float32 on the CPU. Rows are kept as float16 either way"""
     batch: int = Field(16, ge=1)
     """how much goes through a backbone together, in frames of 224 x 224 pixels: 4 clips of 16 frames of 112 x 112 count as 16"""
-    decoders: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), ge=0)
+    decoders: int = Field(default_factory=lambda: min(4, usable_cores()), ge=0)
     """decoder processes; 0 decodes in this process"""
     decode_timeout: float = Field(120.0, gt=0)
     """seconds after which a decoder that does not answer is stopped and its video quarantined"""
@@ -60,12 +69,22 @@ class Runtime(Options):
             raise ValueError(f"{reason}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
         return url
 
+    @property
+    def net_count(self) -> int:
+        """Processes that run nets on this machine's CPU."""
+        return usable_cores() if self.net_processes is None else self.net_processes
+
+    @property
+    def training_threads(self) -> int:
+        """CPU threads of each process that trains."""
+        return self.threads or max(1, min(MOST_TRAINING_THREADS, usable_cores() // self.nproc))
+
     def torch_device(self) -> str:
-        """The device's name for torch; sets torch's thread count on the way."""
+        """The device's name for torch; sets torch's thread count, and how memory is kept, on the way."""
         import torch
 
-        if self.threads:
-            torch.set_num_threads(self.threads)
+        keep_freed_memory()
+        torch.set_num_threads(self.training_threads)
         if self.device == "auto":
             return "cuda" if torch.cuda.is_available() else "cpu"
         return self.device

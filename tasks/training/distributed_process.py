@@ -59,8 +59,6 @@ def run_process(task: Path) -> int:
     on_gpu = runtime.torch_device() == "cuda"
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    elif not runtime.threads:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // runtime.nproc))
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     folder, ranks = Path(values["folder"]), Ranks()
     ref = ArtifactRef.from_json(values["ref"])

@@ -85,6 +85,7 @@ def test_data_and_kind_replace_the_data_set(tmp_path: Path) -> None:
         ("seeding.sampling.points=[[0, 1.0]]", "seeding.sampling: is now called 'scheduled_sampling'"),
         ("seeding.videos=3", "seeding.videos: is now called 'batch_size'"),
         ("tagger.training.average=0.9", "tagger.training.average: is now called 'ema_decay'"),
+        ("features={x: {kind: backbone, net: resnet101, compiled: no}}", "features.x.compiled: is no more: OpenVINO"),
         ("runtime.slots=x", "runtime.slots: is now called 'concurrency_limit'"),
     ],
 )

@@ -24,7 +24,7 @@ class Member:
 
     @property
     def is_decoder(self) -> bool:
-        return "storage.media.decode_worker" in self.command
+        return "storage.worker_process" in self.command and self.command.endswith(" decoder")
 
     @property
     def is_worker(self) -> bool:

@@ -22,7 +22,7 @@ from storage.workspace import Workspace
 from tasks.extract_features import ExtractOptions
 from tasks.extraction.engine import Feature, Video, extract
 from tasks.extraction.extractors import TaggerFeature, find_source
-from tasks.extraction.nets import open_net
+from tasks.extraction.nets import open_net, spec_of
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
 from tasks.train_tagger import tag_targets
@@ -108,7 +108,7 @@ def extracted(
 ) -> dict[str, np.ndarray]:
     """The words of videos, extracted in this order, with so much in a batch."""
     options = TaggerFeature(output=output, weights=str(weights), only=only, without=without)
-    net = open_net(options, "some hash", None, "cpu", "auto")
+    net = open_net(spec_of(options, "some hash", None, "cpu"))
     store = FeatureStore.create(folder, provenance={"extractor_key": "words"})
     pending = {video.id: f"key of {video.id}" for video in videos}
     with store.writer() as writer:

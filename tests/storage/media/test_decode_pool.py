@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage import worker_pool, worker_process
 from storage.errors import BadMedia, TransientError
-from storage.media import decode_pool, decode_worker
+from storage.media import decode_pool
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Uniform
 from storage.media.frame_stream import DecodeJob, FrameRequest, gather, stream_frames
 from storage.media.probe import probe
 from storage.media.resize import FrameTransform
+from storage.worker_process import CHUNKS_TOGETHER
 from tests import ROOT
 from tests.storage.clips import make_clip, read_numbers
 from tests.storage.media.decode_jobs import (
@@ -78,7 +80,7 @@ with open({str(count)!r}, "r+") as file:
 if number < {kills}:
     os.kill(os.getpid(), 9)
 """
-    monkeypatch.setattr(decode_worker, "_PROGRAM", dies + decode_worker._PROGRAM)
+    monkeypatch.setattr(worker_process, "_PROGRAM", dies + worker_process._PROGRAM)
     with DecodePool(1, timeout=30) as pool:
         if kills == 2:
             assert list(pool.run(act, ["a"])) == [("a", "a done")]
@@ -131,7 +133,7 @@ def test_a_stream_waits_until_its_pieces_are_taken(pool: DecodePool, tmp_path: P
     _, chunks = next(stream)
     assert len(next(chunks)) == 2**20  # type: ignore[arg-type]
     time.sleep(1.0)
-    assert int(note.read_text()) <= decode_pool.MAX_QUEUED_CHUNKS + 3, "those that wait, and the ones on their way"
+    assert int(note.read_text()) <= worker_pool.MAX_QUEUED_CHUNKS + 3 * CHUNKS_TOGETHER, "those that wait and are on their way"
     assert sum(1 for _ in chunks) == 49
     stream.close()
 

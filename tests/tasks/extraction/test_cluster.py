@@ -26,6 +26,7 @@ from tasks import extract_features
 from tasks.extraction import cluster
 from tasks.extraction.engine import RowResult
 from tasks.extraction.shards import Shard, run_shards
+from tasks.framework import runtime
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import Stage, StageRun
@@ -89,14 +90,15 @@ def test_no_shards_start_no_cluster() -> None:
 
 
 def test_workers_of_this_machine_share_its_cores_and_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(runtime, "usable_cores", lambda: 8)
     there = cluster.worker_runtime(Runtime(runner="dask", workers=3, decoders=4))
-    assert (there.runner, there.threads, there.decoders) == ("local", 2, 2)
-    assert cluster.worker_runtime(Runtime(runner="ray", workers=12)).threads == 1
+    assert (there.runner, there.net_processes, there.decoders) == ("local", 3, 2)
+    assert cluster.worker_runtime(Runtime(runner="ray", workers=12)).net_processes == 1
     assert cluster.worker_runtime(Runtime(runner="dask", workers=2, threads=7, decoders=0)).threads == 7
-    assert cluster.worker_runtime(Runtime(runner="dask", workers=2, decoders=0)).decoders == 0
+    apart = cluster.worker_runtime(Runtime(runner="dask", workers=2, decoders=0, net_processes=0))
+    assert (apart.decoders, apart.net_processes) == (0, 0)
     far = cluster.worker_runtime(Runtime(runner="dask", address="host:1", workers=3, decoders=4))
-    assert (far.runner, far.threads, far.decoders) == ("local", 0, 4)
+    assert (far.runner, far.net_processes, far.decoders) == ("local", None, 4)
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +169,9 @@ def own_cluster() -> Iterator[Any]:
 
 
 def loads() -> tuple[int, int]:
-    from tasks.extraction.nets import _open_tagger
+    from tasks.extraction.nets import open_net
 
-    return _open_tagger.cache_info().misses, _open_tagger.cache_info().hits
+    return open_net.cache_info().misses, open_net.cache_info().hits
 
 
 @pytest.mark.slow

@@ -10,30 +10,29 @@
 Both sides decode the same frames to the same size. CPU seconds are of all processes together, their start included; the ratio of
 CPU time is what counts on a machine that does other things as well."""
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import av
 import numpy as np
 import torch
+from bare_decoding import SHORT, SIDE
 from extraction import copy_photos, draw, stage
 from measuring import Took, arguments, exit_by_limits, require, timed
-from PIL import Image
 
 from models.backbones.backbone import Preprocessing
-from storage.media.frame_sampling import Uniform, choose_frames
+from storage.media.frame_sampling import Uniform
 from tasks.extraction import shards
 from tasks.extraction.extractors import BackboneFeature
 from tasks.extraction.nets import Net, NetSpec
 from tasks.framework.runtime import Runtime
 
-SHORT, SIDE, WIDTH = 256, 224, 512
+WIDTH = 512
 
 
 class FreeBackbone:
@@ -72,14 +71,14 @@ def main() -> None:
         turns = []
         for turn in range(chosen.turns):
             ours = stage(root / f"clips-{turn}", clips, feature, {"frames": sampling}, runtime)["extract_features"]
-            turns.append((ours, timed(partial(bare_clips, paths, chosen.processes))))
+            turns.append((ours, timed(partial(bare, paths, 16, chosen.processes))))
         show(f"{len(paths)} clips, 16 frames each", len(paths) * 16, turns, 1.3)
         photos = copy_photos(root / "photos", chosen.photos, chosen.count)
         paths, turns = sorted((photos / "videos").iterdir()), []
         for turn in range(chosen.turns):
             took = stage(root / f"photos-{turn}", photos, feature, {"frames": Uniform(frames=1)}, runtime)
             ours = Took(sum(t.wall for t in took.values()), sum(t.cpu for t in took.values()))
-            turns.append((ours, timed(lambda paths=paths: [fitted(Image.open(path).convert("RGB")) for path in paths])))
+            turns.append((ours, timed(partial(bare, paths, 0, 1))))
             print("  " + ", ".join(f"{name} {t.cpu:.1f} s" for name, t in took.items()))
         show(f"{len(paths)} photos, probe to store", len(paths), turns, 1.5)
     exit_by_limits()
@@ -94,31 +93,11 @@ def show(what: str, frames: int, turns: list[tuple[Took, Took]], limit: float) -
     require(cpu <= limit, f"{what}: {cpu:.2f} of the bare decoding's CPU time, not {limit}")
 
 
-def bare_clips(paths: list[Path], processes: int) -> None:
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        assert sum(pool.map(bare_clip, paths)) == 16 * len(paths)
-
-
-def bare_clip(path: Path) -> int:
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        stream.codec_context.thread_count = 1
-        wanted = choose_frames(Uniform(frames=16), np.arange(stream.frames) / 25)[:, 0].tolist()
-        taken = 0
-        for number, frame in enumerate(container.decode(stream)):
-            if number == wanted[taken]:
-                fitted(Image.fromarray(frame.to_ndarray(format="rgb24")))
-                taken += 1
-                if taken == len(wanted):
-                    break
-    return taken
-
-
-def fitted(image: Image.Image) -> np.ndarray:
-    ratio = SHORT / min(image.size)
-    image = image.resize((int(image.width * ratio), int(image.height * ratio)), Image.Resampling.BICUBIC)
-    left, top = (image.width - SIDE) // 2, (image.height - SIDE) // 2
-    return np.asarray(image.crop((left, top, left + SIDE, top + SIDE)))
+def bare(paths: list[Path], frames: int, processes: int) -> None:
+    """The files shared out among processes of benches/bare_decoding.py."""
+    program = [sys.executable, str(Path(__file__).with_name("bare_decoding.py")), str(frames)]
+    running = [subprocess.Popen([*program, *map(str, paths[n::processes])]) for n in range(processes)]
+    assert {process.wait() for process in running} == {0}
 
 
 if __name__ == "__main__":

@@ -104,7 +104,9 @@ def worker_runtime(runtime: Runtime) -> Runtime:
     """The runtime inside a worker. Workers of this machine share its cores and decoders; those of an existing cluster use
     what it gives them."""
     update: dict[str, Any] = {"runner": "local"}
-    if not runtime.address:
+    if runtime.address:
+        update["net_processes"] = 1 if runtime.net_processes is None else runtime.net_processes
+    else:
         shared = {"decoders": runtime.decoders, "net_processes": runtime.net_count}
         update |= {name: -(-count // runtime.workers) for name, count in shared.items()}
     return runtime.model_copy(update=update)

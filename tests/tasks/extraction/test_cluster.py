@@ -98,7 +98,7 @@ def test_workers_of_this_machine_share_its_cores_and_decoders(monkeypatch: pytes
     apart = cluster.worker_runtime(Runtime(runner="dask", workers=2, decoders=0, net_processes=0))
     assert (apart.decoders, apart.net_processes) == (0, 0)
     far = cluster.worker_runtime(Runtime(runner="dask", address="host:1", workers=3, decoders=4))
-    assert (far.runner, far.net_processes, far.decoders) == ("local", None, 4)
+    assert (far.runner, far.net_processes, far.decoders) == ("local", 1, 4)
 
 
 @pytest.fixture(scope="module")

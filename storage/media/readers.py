@@ -161,7 +161,7 @@ class PictureReader:
         yield 0.0, lambda: image
 
     def upright_size(self) -> tuple[int, int]:
-        """(width, height) of a picture that is whole. Of a JPEG all data is decoded, but only an eighth of the size in pixels:
+        """(width, height) of a picture that is whole. Of a JPEG all data is decoded, but only an eighth of the size in grey pixels:
         that finds what a whole decoding finds (57,190 cut and corrupted files tried) at half the cost."""
         return self._decode(thumbnail=True)[1]
 
@@ -175,7 +175,7 @@ class PictureReader:
                 sideways = image.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS
                 upright = (image.height, image.width) if sideways else image.size
                 if thumbnail:
-                    image.draft(image.mode, (1, 1))
+                    image.draft("L", (1, 1))
                 ImageOps.exif_transpose(image, in_place=True)
                 return image if image.mode == "RGB" else image.convert("RGB"), upright
         except Image.DecompressionBombError as error:

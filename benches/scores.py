@@ -6,6 +6,8 @@ corpus: once weighing a video's references whenever a caption is scored, as the 
 weighed beforehand. Our index is built beforehand, as training does; pycocoevalcap's CIDEr counts document frequencies each time,
 so there is a line with building the index too. Every line checks that the scores are equal to 1e-12. GLD's word rewards (eq. 10)
 are timed against the plain reward. With `--large`: document frequencies of 600,000 captions and leave-one-out weights of 130,000.
+With `--java`: METEOR in the background of self-retrieval (SA-LSTM, 60 videos x 20 references), as evaluation runs them, against
+one after the other, and a second set of captions by the same Java against one of its own; these by the clock.
 
 Floors that a run must hold, or it ends with an error: CIDEr-D 200 times a rival's, BLEU-4 and ROUGE-L 100 times, word rewards
 within 4 times the plain CIDEr-D, 600,000 captions counted within a minute and 1.5 GB, 130,000 weighed within 20 s."""
@@ -14,27 +16,33 @@ import math
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import torch
-from measuring import arguments, best_of, exit_by_limits, require
+from measuring import arguments, best_of, exit_by_limits, require, timed
 from numpy.typing import NDArray
 from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
+from models.captioners.lstm import SaLstmOptions
 from models.metrics.bleu import bleu_4
 from models.metrics.cider import cider_d
+from models.metrics.corpus import CaptionScorer, ScoredCaptions
 from models.metrics.document_frequencies import DocumentFrequencies
 from models.metrics.leave_one_out import SCORES, weigh
+from models.metrics.meteor import shared_meteor
 from models.metrics.ngrams import NgramIndex
 from models.metrics.rouge import rouge_l
 from models.metrics.sentences import Sentences, VideoCaptions
 from models.rewards.consensus import Consensus
 from models.rewards.local_discriminative import DifferenceOptions, LocalDiscriminative, LocalOptions
 from models.types import SPECIAL_TOKENS
+from models.zoo import build_captioner
+from storage.text.vocabulary import Vocabulary
+from tasks.evaluation.self_retrieval import self_retrieval
 
 VIDEOS, SAMPLES, REFERENCES, CORPUS = 64, 5, 20, 6_500
 FIRST_WORD = len(SPECIAL_TOKENS)
@@ -185,13 +193,46 @@ def large() -> None:
         require(seconds < 20, f"weights by {score}: {seconds:.0f} s")
 
 
+def java() -> None:
+    written = [
+        [" ".join(f"w{n}" for n in words) for words in video] for video in captions(np.random.default_rng(3), 60, 21, 5_000)
+    ]
+    said = {f"v{n:03}": video[0] for n, video in enumerate(written)}
+    truth = {id: video[1:] for id, video in zip(said, written, strict=True)}
+    vocabulary = Vocabulary((*SPECIAL_TOKENS, *sorted({word for text in said.values() for word in text.split()})))
+    captioner = build_captioner(SaLstmOptions(features=("look",)), {"look": 512}, len(vocabulary)).eval()
+
+    def read(ids: Sequence[str], device: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        return {"look": torch.ones(len(ids), 16, 512)}, {"look": torch.ones(len(ids), 16, dtype=torch.bool)}
+
+    def score(first: Callable[[], object] = lambda: None) -> ScoredCaptions:
+        with CaptionScorer(meteor=True, spice_jars=None) as scorer:
+            pending = scorer.score(said, truth)
+            first()
+            return pending()
+
+    def twice() -> None:
+        with shared_meteor():
+            require(score().scores == score().scores, "the same captions have other scores the second time")
+
+    retrieve = partial(self_retrieval, captioner, read, vocabulary, said, "cpu")
+    alone, after, beside, both = (timed(work).wall for work in (score, retrieve, lambda: score(retrieve), twice))
+    print(f"METEOR and the others {alone:.1f} s, self-retrieval {after:.1f} s, at once {beside:.1f} s", end="")
+    print(
+        f" ({beside / (alone + after):.2f} of one after the other); two sets {both:.1f} s ({both / alone / 2:.2f} of two Javas)"
+    )
+
+
 def peak() -> float:
     """The most memory that this process ever had, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":
-    if arguments(__doc__, large=False).large:  # first, so that the peak of memory is its own
+    chosen = arguments(__doc__, large=False, java=False)
+    if chosen.large:  # first, so that the peak of memory is its own
         large()
     compare()
+    if chosen.java:
+        java()
     exit_by_limits()

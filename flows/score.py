@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from models.metrics.bootstrap import Difference, compare, intervals
-from models.metrics.corpus import score_captions
+from models.metrics.corpus import CaptionScorer
 from models.metrics.diversity import diversity
 from storage.errors import BadInput
 from storage.text.caption_readers import read_predictions, read_reference_file
@@ -54,18 +54,20 @@ def score_files(
     """Score caption files after PTB tokenisation, or as they are if they are `tokenized`: cutting words twice can change
     them ("-lrb-"). Only items with references count; both files are scored on the same."""
     cut = list[str] if tokenized else _tokenize
-    read = {id: cut(texts) for id, texts in read_reference_file(references).items()}
-    truth = {id: texts for id, texts in read.items() if any(map(str.strip, texts))}
-    if not truth:
-        raise BadInput(f"no reference in {references} has a word; there is nothing to compare with")
-    files = [predictions, *([against] if against else [])]
-    captions_of = [read_predictions(path) for path in files]
-    shared = [id for id in truth if all(id in captions for captions in captions_of)]
-    if not shared:
-        raise BadInput(_nothing_shared(files, captions_of, references, truth))
-    tokenized_captions = [dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in captions_of]
-    results = score_captions(tokenized_captions, {id: truth[id] for id in shared}, meteor, spice_jars)
-    seen = [text for texts in read_reference_file(training).values() for text in cut(texts)] if training else None
+    with CaptionScorer(meteor, spice_jars) as scorer:  # Java loads while files are read and words are cut
+        read = {id: cut(texts) for id, texts in read_reference_file(references).items()}
+        truth = {id: texts for id, texts in read.items() if any(map(str.strip, texts))}
+        if not truth:
+            raise BadInput(f"no reference in {references} has a word; there is nothing to compare with")
+        files = [predictions, *([against] if against else [])]
+        captions_of = [read_predictions(path) for path in files]
+        shared = [id for id in truth if all(id in captions for captions in captions_of)]
+        if not shared:
+            raise BadInput(_nothing_shared(files, captions_of, references, truth))
+        tokenized_captions = [dict(zip(shared, cut([captions[id] for id in shared]), strict=True)) for captions in captions_of]
+        pending = [scorer.score(captions, {id: truth[id] for id in shared}) for captions in tokenized_captions]
+        seen = [text for texts in read_reference_file(training).values() for text in cut(texts)] if training else None
+        results = [finished() for finished in pending]
     scored = [
         ScoredFile(
             predictions=str(path),

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from models.metrics.bootstrap import compare
-from models.metrics.corpus import SCORES, score_captions
+from models.metrics.corpus import SCORES, CaptionScorer
 from storage.files.atomic import write_text
 from storage.options import Options
 from storage.records import ArtifactRef
@@ -148,8 +148,11 @@ def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
     first, found = runs[0], []
     same = [run for run in runs if run.dataset == first.dataset and run.scored[1] == first.scored[1]]
     meteor = all("METEOR" in run.metrics["corpus"] for run in same)
-    captions = [run.scored[0] for run in same]
-    scored = score_captions(captions, first.scored[1], meteor, None) if len(same) > 1 else []
+    scored = []
+    if len(same) > 1:
+        with CaptionScorer(meteor, None) as scorer:
+            pending = [scorer.score(run.scored[0], first.scored[1]) for run in same]
+            scored = [finished() for finished in pending]
     for run in runs[1:]:
         if run not in same:
             why = f"not scored on the same videos with the same references as {first.label}"

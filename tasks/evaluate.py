@@ -10,7 +10,7 @@ from models.captioner import Captioner
 from models.decoding.beam_search import SearchOptions
 from models.layers.attention import dropping_smallest_weights
 from models.metrics.bootstrap import intervals
-from models.metrics.corpus import score_captions, score_corpus
+from models.metrics.corpus import CaptionScorer, score_corpus
 from models.metrics.diversity import diversity
 from models.metrics.java import NoJava, find_java
 from storage.errors import BadInput, StorageError, UsageError
@@ -70,31 +70,33 @@ def evaluate(
     features: ArtifactRef,
 ) -> StageResult:
     """Several captioners caption as an ensemble."""
-    texts = References(context.path(text))
-    references = texts.sentences(options.split)
-    everything = {row.video_id: row.caption for row in read_captions(context.path(captions))}
-    hypotheses = {id: caption for id, caption in everything.items() if id in references}
-    if not hypotheses:
-        reason = f"no captioned video of the '{options.split}' split has references"
-        raise BadInput(f"{reason}; there is nothing to compare with")
-    jars = _spice_jars() if options.spice else None
-    (scored,) = score_captions([hypotheses], references, options.meteor, jars)
-    not_computed = dict(scored.not_computed)
+    jars, not_computed = _spice_jars() if options.spice else None, {}
+    with CaptionScorer(options.meteor, jars) as scorer:  # Java works in the background all the time
+        texts = References(context.path(text))
+        references = texts.sentences(options.split)
+        everything = {row.video_id: row.caption for row in read_captions(context.path(captions))}
+        hypotheses = {id: caption for id, caption in everything.items() if id in references}
+        if not hypotheses:
+            reason = f"no captioned video of the '{options.split}' split has references"
+            raise BadInput(f"{reason}; there is nothing to compare with")
+        finished = scorer.score(hypotheses, references)
 
-    ranks, masking = {}, None
-    why_not = _no_retrieval(options.self_retrieval, len(everything))
-    if options.attention_masking or not why_not:
-        net, access = open_trained(context, texts.vocabulary, features, captioners)
-    if why_not:
-        not_computed["Self-retrieval"] = why_not
-    else:
-        with progress_bar("self-retrieval", len(everything), "videos") as shown:
-            device = context.runtime.torch_device()
-            ranks = self_retrieval(net, access.read, texts.vocabulary, everything, device, shown.advance)
-    if options.attention_masking:
-        masking = mask_attention(net, access, texts, options, sorted(hypotheses))
-        if masking is None:
-            not_computed["Attention masking"] = "the captioner has no attention"
+        ranks, masking = {}, None
+        why_not = _no_retrieval(options.self_retrieval, len(everything))
+        if options.attention_masking or not why_not:
+            net, access = open_trained(context, texts.vocabulary, features, captioners)
+        if why_not:
+            not_computed["Self-retrieval"] = why_not
+        else:
+            with progress_bar("self-retrieval", len(everything), "videos") as shown:
+                device = context.runtime.torch_device()
+                ranks = self_retrieval(net, access.read, texts.vocabulary, everything, device, shown.advance)
+        if options.attention_masking:
+            masking = mask_attention(net, access, texts, options, sorted(hypotheses))
+            if masking is None:
+                not_computed["Attention masking"] = "the captioner has no attention"
+        scored = finished()
+        not_computed = scored.not_computed | not_computed
 
     training = [caption for of_video in texts.sentences("train").values() for caption in of_video]
     metrics = scored.metrics()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.metrics.java import JavaFailed
-from models.metrics.meteor import Meteor
+from models.metrics.meteor import shared_meteor
 from storage.catalogue import Catalogue
 from storage.errors import BadInput, LongtakeError
 from storage.files.atomic import replacing
@@ -56,9 +56,8 @@ def weigh_captions(context: StageContext, options: WeighingOptions, captions: Ar
 
 def _weights(folder: Path, rows: list[_Caption]) -> Iterator[NDArray[np.float64]]:
     """The weights of the rows, block by block; blocks that an earlier run finished are read."""
-    meteor = Meteor()
     try:
-        with progress_bar("weighing captions by METEOR", len(rows), "captions") as bar:
+        with shared_meteor() as meteor, progress_bar("weighing captions by METEOR", len(rows), "captions") as bar:
             for block in _blocks(rows):
                 path = folder / f"block-{digest_rows((id, str(index), words) for id, index, words in block)}.npy"
                 if not path.exists():
@@ -70,8 +69,6 @@ def _weights(folder: Path, rows: list[_Caption]) -> Iterator[NDArray[np.float64]
     except JavaFailed as error:
         remedy = "what is done is kept, run the same command to go on; weights by cider_d, bleu_4 and rouge_l need no Java"
         raise LongtakeError(f"captions cannot be weighed by METEOR: {error}; {remedy}") from error
-    finally:
-        meteor.close()
 
 
 def _blocks(rows: list[_Caption]) -> Iterator[list[_Caption]]:

@@ -22,6 +22,7 @@ from flows.orchestration.process_lifetime import child_environment
 from flows.plan import Plan
 from flows.sweep.definition import UNTIL, Cell, Sweep, count_stages, mark_impossible, preparation
 from flows.sweep.table import SweepResult, failures, sweep_folder, write_results
+from models.metrics.meteor import shared_meteor
 from storage.files.atomic import write_text
 from storage.workspace import Workspace
 from tasks.framework.progress import console
@@ -53,8 +54,9 @@ def _run_cells(sweep: Sweep, cells: list[Cell], workspace: Workspace, jobs: int)
     folder = sweep_folder(sweep, workspace)
     cells, failed = _prepare(cells, folder)
     progress = _SweepProgress(sweep, workspace, cells, failed)
-    for cell, result in _run_here(progress, folder) if jobs == 1 else _run_in_processes(progress, folder, jobs):
-        progress.record(cell, result)
+    with shared_meteor():  # Java loads once for the runs of this process
+        for cell, result in _run_here(progress, folder) if jobs == 1 else _run_in_processes(progress, folder, jobs):
+            progress.record(cell, result)
     return progress.results
 
 

@@ -8,7 +8,8 @@ has CIDEr-D's clipping and length penalty: it is one number, given under both na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from models.metrics.bleu import BleuCounts, count_bleu
 from models.metrics.cider import cider_d
 from models.metrics.java import JavaFailed
-from models.metrics.meteor import Meteor, MeteorScores
+from models.metrics.meteor import MeteorScores, shared_meteor
 from models.metrics.ngrams import NgramIndex
 from models.metrics.rouge import rouge_l
 from models.metrics.sentences import Sentences, VideoCaptions
@@ -86,30 +87,48 @@ class ScoredCaptions:
         return {name: self.scores.corpus.get(name) for name in SCORES}
 
 
-def score_captions(
-    sets: Sequence[Mapping[str, str]], references: Mapping[str, Sequence[str]], meteor: bool, spice_jars: Path | None
-) -> list[ScoredCaptions]:
-    """All scores of one or more sets of captions (video id -> words). Scores that fail in Java are missing, with the reason."""
-    found = []
-    with closing(Meteor()) as running:  # one Java process for all sets, started at the first
-        for captions in sets:
-            scores, not_computed = score_corpus(captions, references), {}
-            if meteor:
-                try:
-                    scores = scores.with_meteor(running.score(captions, references))
-                except JavaFailed as error:  # every other metric does without Java
-                    not_computed["METEOR"] = str(error)
-            else:
-                not_computed["METEOR"] = "not asked for"
-            if spice_jars:
-                try:
-                    scores = scores.with_score("SPICE", *spice(captions, references, spice_jars))
-                except JavaFailed as error:
-                    not_computed["SPICE"] = str(error)
-            else:
-                not_computed["SPICE"] = "no folder with the CoreNLP 3.6.0 jars was given"
-            found.append(ScoredCaptions(scores, not_computed))
-    return found
+class CaptionScorer:
+    """All scores of captions, METEOR's in the background: Java loads from the moment that this is opened and counts while the
+    caller computes something else. Scores that fail in Java are missing, with the reason. A context manager."""
+
+    def __init__(self, meteor: bool, spice_jars: Path | None):
+        self._wants_meteor, self._spice_jars = meteor, spice_jars
+
+    def __enter__(self) -> CaptionScorer:
+        with ExitStack() as opened:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="meteor")
+            opened.callback(self._thread.shutdown, cancel_futures=True)
+            if self._wants_meteor:
+                self._meteor = opened.enter_context(shared_meteor())  # closed first: that ends what the thread waits for
+                self._meteor.start()
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
+
+    def score(self, captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Callable[[], ScoredCaptions]:
+        """Captions (video id -> words) -> a function that waits for METEOR and returns all scores. The others are computed
+        here; call the function before this is closed."""
+        meteor = self._thread.submit(self._meteor.score, captions, references) if self._wants_meteor else None
+        scores, not_computed = score_corpus(captions, references), {}
+        if self._spice_jars:
+            try:
+                scores = scores.with_score("SPICE", *spice(captions, references, self._spice_jars))
+            except JavaFailed as error:
+                not_computed["SPICE"] = str(error)
+        else:
+            not_computed["SPICE"] = "no folder with the CoreNLP 3.6.0 jars was given"
+
+        def finished() -> ScoredCaptions:
+            if meteor is None:
+                return ScoredCaptions(scores, {"METEOR": "not asked for"} | not_computed)
+            try:
+                return ScoredCaptions(scores.with_meteor(meteor.result()), not_computed)
+            except JavaFailed as error:  # every other metric does without Java
+                return ScoredCaptions(scores, {"METEOR": str(error)} | not_computed)
+
+        return finished
 
 
 def _indexed(

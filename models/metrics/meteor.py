@@ -1,9 +1,12 @@
 """METEOR 1.5 by the jar inside pycocoevalcap: one Java process for as long as it is needed.
 
 Corpus METEOR is computed from the summed statistics of all captions; it is not the mean of the captions' scores. Texts must be
-tokenised already, as for the other scores. Loading takes Java some seconds and up to 2 GB, so keep a `Meteor` open:
+tokenised already, as for the other scores. Loading takes Java some seconds and up to 2 GB, nearly all of it for the table of
+paraphrases: `start` it as early as possible, and open `shared_meteor` around several scorings, so that it loads once for all:
 
-    with Meteor() as meteor:
+    with shared_meteor() as meteor:
+        meteor.start()
+        ...
         scores = meteor.score(hypotheses, references)"""
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from subprocess import DEVNULL, PIPE
@@ -49,6 +52,7 @@ class Meteor:
         """time_limit: seconds to wait for any one reply, the loading included"""
         self._time_limit, self._lock = time_limit, threading.Lock()
         self._process: _Process | None = None
+        self._closed = False
 
     def __enter__(self) -> Meteor:
         with self._lock:
@@ -58,7 +62,17 @@ class Meteor:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Load in the background. Where Java does not start, `score` tries again and says why."""
+        with suppress(JavaFailed), self._lock:
+            self._running()
+
     def close(self) -> None:
+        """For good; a thread that still scores gets a JavaFailed."""
+        self._closed = True
+        self._kill()
+
+    def _kill(self) -> None:
         process, self._process = self._process, None
         if process:
             process.kill()
@@ -102,7 +116,11 @@ class Meteor:
     def _running(self) -> _Process:
         if self._process is None:
             self._process = _Process(self._time_limit)
-        return self._process
+        process = self._process
+        if self._closed or process is None:  # looked at last: another thread may close it at any moment
+            self._kill()
+            raise JavaFailed("METEOR was closed while it worked")
+        return process
 
     def _ask(self, lines: Sequence[str], replies: int) -> list[str]:
         """Lines in, so many lines out. A process that died on the way is replaced once."""
@@ -118,8 +136,27 @@ class Meteor:
         try:
             return self._running().ask(lines, replies)
         except BaseException:  # replies still under way would answer the next question
-            self.close()
+            self._kill()
             raise
+
+
+_OPEN: list[Meteor] = []  # the shared one, once for everybody who has it open
+_OPENING = threading.Lock()
+
+
+@contextmanager
+def shared_meteor() -> Iterator[Meteor]:
+    """This process's one Meteor: everybody who opens it has the same, and Java ends when the last has closed it."""
+    with _OPENING:
+        meteor = _OPEN[0] if _OPEN else Meteor()
+        _OPEN.append(meteor)
+    try:
+        yield meteor
+    finally:
+        with _OPENING:
+            _OPEN.pop()
+            if not _OPEN:
+                meteor.close()
 
 
 class _Process:
@@ -198,10 +235,11 @@ def _against_others(captions: Sequence[str]) -> Iterator[tuple[str, tuple[str, .
 
 
 def _question(caption: str, references: Sequence[str], name: str) -> str:
-    """Empty references included, as pycocoevalcap asks: where nothing matches, the first one's length counts."""
+    """Empty references included, as pycocoevalcap asks: where nothing matches, the first one's length counts. METEOR takes the
+    best reference, the first of the best ones: a repeated one changes nothing and is asked once."""
     if not any(map(str.strip, references)):
         raise ValueError(f"{name} has no reference to score against")
-    return " ||| ".join(("SCORE", *map(_clean, references), _clean(caption)))
+    return " ||| ".join(("SCORE", *dict.fromkeys(map(_clean, references)), _clean(caption)))
 
 
 def _evaluation(statistics: Sequence[str]) -> str:

@@ -19,7 +19,8 @@ from storage.errors import BadMedia
 from storage.files.disk_check import read_through
 from storage.media.containers import MIN_SIDE, open_media, picture_format, read_header, video_stream
 from storage.media.frame_sampling import Indices, Seconds
-from storage.media.readers import DecordReader, FrameReader, Picture, PictureReader, PyavReader, seconds
+from storage.media.readers import DecordReader, Frame, FrameReader, Picture, PictureReader, PyavReader, seconds
+from storage.media.resize import frame_size, to_image
 from storage.media.seeking_reader import EXACT, SEEK_FRAMES, SeekingReader
 
 SAME_MOMENT = 1e-3
@@ -98,7 +99,8 @@ def probe(path: Path) -> Probe:
 def _probe(path: Path) -> Probe:
     kind = picture_format(read_header(path))
     if kind is not None:
-        _, (height, width, _) = _first_frame(PictureReader(path, kind), path)
+        width, height = PictureReader(path, kind).upright_size()
+        _require_visible(path, width, height)
         held = (kind.lower(), kind.lower(), False, np.zeros(1), 0.0, False)
         return Probe(1, width, height, 1.0, 1.0, 0, *held, is_image=True, reader="picture")
     with open_media(path) as container:
@@ -110,7 +112,7 @@ def _probe(path: Path) -> Probe:
         packets = _demux(container, stream, path)
         simple &= stream.frames in (0, packets.count)  # decord takes the memory that a header asks for
     reader = PyavReader(path)
-    start, (height, width, _) = _first_frame(reader, path)
+    start, (width, height) = _first_frame(reader, path)
     # Frames before the first that decodes refer to pictures that were cut away; no player shows them.
     moments = packets.moments[packets.moments >= start - SAME_MOMENT]
     whole = packets.plain and len(moments) == packets.count and not packets.damaged
@@ -180,14 +182,18 @@ def _demux(container: InputContainer, stream: VideoStream, path: Path) -> _Packe
     return _Packets(moments, packets, len(set(known)) == len(stamps), damaged)
 
 
-def _first_frame(reader: FrameReader, path: Path) -> tuple[float, tuple[int, int, int]]:
-    """When the first frame that decodes is shown, and its shape (H, W, 3)."""
+def _require_visible(path: Path, width: int, height: int) -> None:
+    if min(height, width) < MIN_SIDE:
+        raise BadMedia("too_small", f"{path} has frames of {width}x{height} pixels: nothing to see; remove it")
+
+
+def _first_frame(reader: FrameReader, path: Path) -> tuple[float, tuple[int, int]]:
+    """When the first frame that decodes is shown, and its (width, height)."""
     with closing(reader.frames()) as frames:
         for time, render in frames:
-            height, width, channels = render().shape
-            if min(height, width) < MIN_SIDE:
-                raise BadMedia("too_small", f"{path} has frames of {width}x{height} pixels: nothing to see; remove it")
-            return time, (height, width, channels)
+            size = frame_size(render())
+            _require_visible(path, *size)
+            return time, size
     raise _no_frame_decodes(path)
 
 
@@ -204,8 +210,6 @@ def _no_frame_decodes(path: Path) -> BadMedia:
     return BadMedia("undecodable", f"{path} has packets, but no frame of it can be decoded; convert or replace it")
 
 
-def resize_frame(picture: Picture, size: tuple[int, int]) -> Picture:
-    """(H, W, 3) -> (size[1], size[0], 3); frames of a stream that changes its size end up alike."""
-    if picture.shape[1::-1] == size:
-        return picture
-    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BILINEAR))
+def resize_frame(picture: Frame, size: tuple[int, int]) -> Frame:
+    """A frame of this (width, height); frames of a stream that changes its size end up alike."""
+    return picture if frame_size(picture) == size else to_image(picture).resize(size, Image.Resampling.BILINEAR)

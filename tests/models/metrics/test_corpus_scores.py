@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from models.metrics.corpus import METRICS, SCORES, score_captions, score_corpus
+from models.metrics.corpus import METRICS, SCORES, CaptionScorer, score_corpus
 
 TRUTH = {
     "a": ["a red ball moves left", "the ball goes left"],
@@ -75,7 +75,8 @@ def test_cider_is_given_under_both_of_its_names() -> None:
 
 
 def test_without_java_and_jars_the_reasons_stand_where_the_scores_would() -> None:
-    (scored,) = score_captions([{"a": "a red ball"}], TRUTH, meteor=False, spice_jars=None)
+    with CaptionScorer(meteor=False, spice_jars=None) as scorer:
+        scored = scorer.score({"a": "a red ball"}, TRUTH)()
     assert scored.metrics()["METEOR"] is None and scored.metrics()["SPICE"] is None
     assert scored.not_computed.keys() == {"METEOR", "SPICE"} and "CoreNLP" in scored.not_computed["SPICE"]
     assert tuple(scored.metrics()) == SCORES

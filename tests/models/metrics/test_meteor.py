@@ -8,13 +8,15 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pycocoevalcap.meteor.meteor import Meteor as TheirMeteor
 
 from models.metrics import meteor as meteor_module
+from models.metrics.corpus import CaptionScorer, score_corpus
 from models.metrics.java import JavaFailed, NoJava, find_java, packaged_jar
-from models.metrics.meteor import CHUNK, Meteor
+from models.metrics.meteor import CHUNK, Meteor, shared_meteor
 from tests.java_tokenizer import java_tokenize
 
 HYPOTHESES = {
@@ -98,6 +100,16 @@ def test_more_captions_than_one_chunk_equal_those_of_pycocoevalcap(meteor, their
     assert list(each.values()) == pytest.approx(their_each, abs=1e-9)
 
 
+def test_repeated_references_count_as_they_do_for_pycocoevalcap(meteor, theirs):
+    draw = random.Random(6)
+    said = {f"{n:03}": text for n, text in enumerate(sentences(100, 7))}
+    truth = {i: [*draw.choices(["", *sentences(3, i)], k=12), "a dog"] for i in said}
+    their_corpus, their_each = theirs.compute_score(truth, {i: [text] for i, text in said.items()})
+    scores = meteor.score(said, truth)
+    assert scores.corpus == pytest.approx(their_corpus, abs=1e-9)
+    assert list(scores.per_video.values()) == pytest.approx(their_each, abs=1e-9)
+
+
 def test_segment_scores_are_those_of_each_caption_in_order(meteor):
     ids = list(HYPOTHESES)
     each = meteor.score(HYPOTHESES, REFERENCES).per_video
@@ -138,6 +150,37 @@ def test_java_killed_midway_changes_nothing(meteor):
     assert disturbed == undisturbed
     assert meteor.score(HYPOTHESES, REFERENCES).per_video["horse"] > 0
     assert meteor.pid != victim
+
+
+def test_all_who_open_the_shared_meteor_have_one_process_until_the_last_closes_it(java):
+    with shared_meteor() as outer:
+        with CaptionScorer(meteor=True, spice_jars=None) as scorer:
+            victim = outer.pid
+            assert victim, "it loads before there are captions"
+            pending = scorer.score(HYPOTHESES, REFERENCES)
+            os.kill(victim, signal.SIGKILL)
+            scored = pending()
+        again = outer.pid
+        assert again not in (None, victim) and scored.scores.meteor is not None
+        with shared_meteor() as inner:
+            assert inner.score(HYPOTHESES, REFERENCES).per_video == scored.scores.meteor.per_video
+            assert inner.pid == again
+    assert outer.pid is None and not Path(f"/proc/{again}").exists()
+    with shared_meteor() as later:
+        assert later is not outer
+
+
+def test_a_scorer_left_early_leaves_no_java_and_waits_for_none(java):
+    with pytest.raises(ValueError, match="against: b"), CaptionScorer(meteor=True, spice_jars=None) as scorer:
+        waiting = scorer.score(HYPOTHESES, REFERENCES)
+        with shared_meteor() as running:
+            pid = running.pid
+        scorer.score({"b": "a cat"}, {"b": [" "]})
+    assert not Path(f"/proc/{pid}").exists()
+    left = waiting()
+    assert "closed" in left.not_computed["METEOR"] and left.scores == score_corpus(HYPOTHESES, REFERENCES)
+    with pytest.raises(JavaFailed, match="closed"):
+        running.score(HYPOTHESES, REFERENCES)
 
 
 def test_a_process_that_says_nothing_is_given_up(java):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from storage.errors import BadMedia
 from storage.media import frame_stream as module
@@ -99,6 +101,23 @@ def test_frames_are_fitted_as_the_net_wants_them(tmp_path: Path) -> None:
 )
 def test_sizes_before_the_crop(fit: FrameTransform, width: int, height: int, expected: tuple[int, int]) -> None:
     assert fit.resized(width, height) == expected
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_what_the_crop_cuts_off_changes_no_pixel_of_the_rest(interpolation: Literal["bilinear", "bicubic"]) -> None:
+    draw = np.random.default_rng(3)
+    kernel = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[interpolation]
+    for _ in range(60):
+        width, height, short, side = (int(n) for n in draw.integers((9, 9, 20, 10), (300, 300, 90, 100)))
+        frame = draw.integers(0, 256, (height, width, 3), np.uint8)
+        size = FrameTransform(short=short).resized(width, height) if draw.random() < 0.8 else (short, height)
+        whole = np.asarray(Image.fromarray(frame).resize(size, kernel))
+        left, top = (max(0, round((n - side) / 2)) for n in size)
+        expected = whole[top : top + side, left : left + side]
+        fit = FrameTransform(size=size, crop=(side, side), interpolation=interpolation)
+        assert np.array_equal(resize_and_crop(frame, fit), expected)
+        assert np.array_equal(resize_and_crop(Image.fromarray(frame), fit), expected), "as Pillow holds it"
+        assert np.array_equal(resize_and_crop(frame, replace(fit, crop=None)), whole)
 
 
 def test_a_crop_is_the_middle_and_a_strip_of_film_does_not_fill_memory() -> None:

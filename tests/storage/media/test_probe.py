@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from storage.errors import BadMedia
 from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Uniform
@@ -92,6 +94,57 @@ def test_a_turned_photograph_is_upright(tmp_path: Path) -> None:
     found = probe(tmp_path / "a.jpg")
     assert (found.width, found.height) == (96, 64)
     assert read_number(decode(tmp_path / "a.jpg", np.array([0]), found).images[0]) == 77
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photograph_has_its_upright_size_and_pixels_however_it_lies(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.effect_noise((100, 101), 50).convert("RGB").save(tmp_path / "a.jpg", exif=exif)
+    found = probe(tmp_path / "a.jpg")
+    with Image.open(tmp_path / "a.jpg") as image:
+        upright = ImageOps.exif_transpose(image)
+    assert (found.width, found.height) == upright.size == ((100, 101) if orientation < 5 else (101, 100))
+    sampled = read_samples(tmp_path / "a.jpg", {"one": Uniform(frames=1)}, None, found)["one"]
+    assert np.array_equal(sampled.images[0, 0], np.asarray(upright))
+
+
+JPEGS: list[tuple[str, dict[str, Any]]] = [
+    ("RGB", {}),
+    ("RGB", {"progressive": True}),
+    ("RGB", {"subsampling": 0, "restart_marker_rows": 2}),
+    ("L", {}),
+    ("CMYK", {}),
+]
+
+
+@pytest.mark.parametrize(("mode", "saving"), JPEGS)
+def test_probing_refuses_the_broken_photographs_that_a_whole_decoding_refuses(
+    tmp_path: Path, mode: str, saving: dict[str, Any]
+) -> None:
+    draw, path = random.Random(mode + str(saving)), tmp_path / "a.jpg"
+    Image.effect_noise((160, 120), 60).convert(mode).save(path, **saving)
+    whole = path.read_bytes()
+    files = [whole[: draw.randrange(20, len(whole))] for _ in range(25)] + [whole[:-n] for n in (1, 2, 3, 9)]
+    for _ in range(50):
+        corrupted = bytearray(whole)
+        for _ in range(draw.choice((1, 3, 20))):
+            corrupted[draw.choice((draw.randrange(4, 700), draw.randrange(700, len(whole))))] ^= 1 << draw.randrange(8)
+        files.append(bytes(corrupted))
+    refused = 0
+    for data in files:
+        path.write_bytes(data)
+        try:
+            with Image.open(path, formats=["JPEG"]) as image:
+                expected = image.convert("RGB").size
+        except (OSError, ValueError, SyntaxError):
+            refused += 1
+            with pytest.raises(BadMedia):
+                probe(path)
+        else:
+            found = probe(path)
+            assert (found.width, found.height) == expected
+    assert 25 < refused < len(files) - 10
 
 
 def test_a_film_that_breaks_off_is_planned_again_on_what_is_there(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 again: a killed process says nothing of the job.
 
 One thread feeds each process (worker_process.py), so answers arrive while the caller computes. At most `ahead` jobs are started
-and not handed out yet, and a stream waits once `MAX_QUEUED_CHUNKS` of its chunks wait: memory is bounded."""
+and not handed out yet, and a stream waits once `MAX_QUEUED_MESSAGES` of its messages wait: memory is bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Literal, Self, TypeVar
 
 from storage.errors import BadMedia, StorageError, TransientError
-from storage.worker_process import CHUNKS_TOGETHER, START_SECONDS, Reply, WorkerKind, WorkerProcess, pickled
+from storage.worker_process import START_SECONDS, Reply, WorkerKind, WorkerProcess, pickled
 
 JobT = TypeVar("JobT")
 AnswerT = TypeVar("AnswerT")
@@ -25,8 +25,8 @@ _StreamFunction = Callable[[Any], Iterator[Any]]
 Loss = Literal["timeout", "crashed"]
 """How a worker process was lost."""
 
-MAX_QUEUED_CHUNKS = 8
-"""Chunks of one stream that may wait to be taken."""
+MAX_QUEUED_MESSAGES = 4
+"""Messages of one stream, of a chunk or several small ones, that may wait to be taken."""
 MAX_STARTS = 3
 """How often a process is started that is killed before it is ready."""
 
@@ -203,7 +203,7 @@ class _ChunkQueue:
     """The chunks of one job on their way from a pool thread to the caller; an error is raised in the caller's thread."""
 
     def __init__(self, closed: threading.Event) -> None:
-        self._queue: queue.Queue[tuple[Reply, Any]] = queue.Queue(MAX_QUEUED_CHUNKS // CHUNKS_TOGETHER)
+        self._queue: queue.Queue[tuple[Reply, Any]] = queue.Queue(MAX_QUEUED_MESSAGES)
         self._closed = closed
         self._cancelled = False
         self.started = False

@@ -26,8 +26,8 @@ from storage.errors import BadMedia, StorageError, TransientError
 from storage.files.parent_watch import end_with_parent
 from storage.machine import keep_freed_memory
 
-CHUNKS_TOGETHER = 2
-"""So many chunks travel in one message if they come at once: every message wakes a thread up."""
+MESSAGE_BYTES, MESSAGE_SECONDS = 2 * 2**20, 0.05
+"""Chunks travel together until they have so many bytes, or came over so long a time: every message wakes a thread up."""
 START_SECONDS = 120.0
 """How long a fresh interpreter may take to start on a busy machine."""
 
@@ -41,7 +41,6 @@ serve(handle, parent, memory, keeps)
 """
 _HEADER = struct.Struct("<QQ")  # bytes of the pickle, and how many arrays follow it
 _SIZE = struct.Struct("<Q")
-_TOGETHER_SECONDS = 0.05
 _SOCKET_BYTES = 2**20  # that may be on their way; the system may allow less
 
 
@@ -209,12 +208,13 @@ def serve(handle: int, parent: int, memory: int | None, keeps_memory: bool) -> N
             if first:
                 channel.send(pickled((Reply.STARTED, None)))
                 first = False
-            sent = time.monotonic()
+            size, sent = 0, time.monotonic()
             for chunk in function(job):
                 chunks.append(chunk)
-                if len(chunks) == CHUNKS_TOGETHER or time.monotonic() - sent > _TOGETHER_SECONDS:
+                size += _bytes_in(chunk)
+                if size >= MESSAGE_BYTES or time.monotonic() - sent > MESSAGE_SECONDS:
                     channel.send(pickled((Reply.CHUNKS, chunks)))
-                    chunks, sent = [], time.monotonic()
+                    chunks, size, sent = [], 0, time.monotonic()
             reply = pickled((Reply.END, chunks))
         except Exception as error:  # sent to the parent, which raises it
             if chunks:
@@ -224,6 +224,13 @@ def serve(handle: int, parent: int, memory: int | None, keeps_memory: bool) -> N
             channel.send(reply)
         except OSError:
             return
+
+
+def _bytes_in(chunk: Any) -> int:
+    """About how much a chunk holds: an array, bytes, what says it by `nbytes`, or a tuple of these."""
+    if isinstance(chunk, tuple):
+        return sum(map(_bytes_in, chunk))
+    return len(chunk) if isinstance(chunk, bytes) else getattr(chunk, "nbytes", 0)
 
 
 def _too_large(job: Any, memory: int) -> BadMedia:

@@ -1,7 +1,8 @@
 """Catalogue: read the annotations, fingerprint and probe every file, list what is missing or broken."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 
 from storage.catalogue import Catalogue, Changes, DatasetSnapshot, compare, snapshot_dataset, write_catalogue
@@ -9,13 +10,14 @@ from storage.datasets import DatasetOptions, read_dataset
 from storage.errors import BadMedia
 from storage.files.file_cache import CachedProbe, FileCache
 from storage.media.decode_pool import DecodePool
-from storage.media.probe import Probe, probe
+from storage.media.probe import Probe, probe, probe_several
 from storage.workspace import Completion, Workspace
 from tasks.framework.progress import progress_bar, progress_on_demand
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
 
 PROBE_VERSION = 2  # bump when probing finds other facts; 2: cuts, late starts and B-frames in AVI
 PROBE_FIELDS = tuple(field.name for field in fields(Probe) if field.name != "pts")
+_PICTURES, _PICTURES_TOGETHER = (".jpg", ".jpeg", ".png", ".webp", ".bmp"), 16
 _NOTE_EVERY = 64  # probes written to the file cache at once: what a kill can cost
 
 
@@ -71,7 +73,7 @@ def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -
         progress_bar("probing videos", len(todo), "files") as shown,
         DecodePool(context.runtime.decoders, context.runtime.decode_timeout) as pool,
     ):
-        for key, (_, answer) in zip(todo, pool.run(probe, [paths[key] for key in todo]), strict=True):
+        for key, answer in zip(todo, _probe_all(pool, [paths[key] for key in todo]), strict=True):
             if isinstance(answer, BadMedia):
                 found[key] = CachedProbe(None, None, answer.kind, nameless(answer.reason, paths[key]))
             else:
@@ -82,6 +84,23 @@ def probe_files(context: StageContext, paths: Mapping[str, Path], times: bool) -
                 found = {}
     context.file_cache.note_probes(found, PROBE_VERSION)
     return context.file_cache.probes(paths, PROBE_VERSION, times)
+
+
+def _probe_all(pool: DecodePool, paths: list[Path]) -> Iterator[Probe | BadMedia]:
+    """The probe of each file. Pictures go several at a time, since each takes less time than a message; if that costs a process,
+    one by one."""
+    together = [tuple(group) for _, group in groupby(enumerate(paths), _probed_together)]
+    for group, found in pool.run(probe_several, [tuple(path for _, path in group) for group in together]):
+        if isinstance(found, BadMedia) and len(group) > 1:
+            yield from (answer for _, answer in pool.run(probe, group))
+        else:
+            yield from [found] if isinstance(found, BadMedia) else found
+
+
+def _probed_together(numbered: tuple[int, Path]) -> int:
+    """The same for files that are probed together: a few consecutive pictures."""
+    number, path = numbered
+    return -(number // _PICTURES_TOGETHER) - 1 if path.suffix.lower() in _PICTURES else number
 
 
 def nameless(reason: str, path: Path) -> str:

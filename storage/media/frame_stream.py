@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from storage.media.resize import UNCHANGED, FrameTransform, resize_and_crop
 from storage.records import TimeSpan
 
 FRAME_CHUNK_BYTES = 4 * 2**20
+PICTURES_TOGETHER = 8
 HEARTBEAT_SECONDS = 5.0
 PATCH_SECONDS = FRAMES * HOP / RATE
 
@@ -54,6 +56,10 @@ class Chunk:
     items: NDArray[np.uint8] | NDArray[np.float32]
     pts: Seconds
     indices: Indices
+
+    @property
+    def nbytes(self) -> int:
+        return self.items.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,37 @@ def stream_frames(job: DecodeJob) -> Iterator[Event]:
 def restart(job: DecodeJob) -> Restart:
     """The event that makes all chunks of a job so far void."""
     return Restart(tuple(job.requests))
+
+
+@dataclass(frozen=True, slots=True)
+class JobGroup:
+    """Jobs that a decoder process gets at once: a video, or several pictures, each of which takes less time than a message."""
+
+    jobs: tuple[DecodeJob, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.jobs[0].path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def grouped(jobs: Iterable[DecodeJob]) -> Iterator[JobGroup]:
+    """Consecutive pictures together, every video alone."""
+    for is_image, several in groupby(jobs, lambda job: job.probe.is_image):
+        while group := tuple(islice(several, PICTURES_TOGETHER if is_image else 1)):
+            yield JobGroup(group)
+
+
+def stream_group(streamed: Callable[[DecodeJob], Iterator[Event]], group: JobGroup) -> Iterator[tuple[int, Event | BadMedia]]:
+    """The streams of a group, one after the other: each event with the number of its job."""
+    for n, job in enumerate(group.jobs):
+        try:
+            for event in streamed(job):
+                yield n, event
+        except BadMedia as bad:
+            yield n, bad
 
 
 def _decode(job: DecodeJob) -> Iterator[Event]:

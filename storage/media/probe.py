@@ -96,6 +96,17 @@ def probe(path: Path) -> Probe:
     return _probe(path)
 
 
+def probe_several(paths: tuple[Path, ...]) -> list[Probe | BadMedia]:
+    """What several files hold, or why each cannot be used."""
+    found: list[Probe | BadMedia] = []
+    for path in paths:
+        try:
+            found.append(probe(path))
+        except BadMedia as bad:
+            found.append(bad)
+    return found
+
+
 def _probe(path: Path) -> Probe:
     kind = picture_format(read_header(path))
     if kind is not None:

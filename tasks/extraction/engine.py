@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from storage.machine import keep_freed_memory
 from storage.media import frame_stream as stream
 from storage.media.decode_pool import DecodePool
 from storage.media.frame_sampling import Indices
-from storage.media.frame_stream import restart, stream_frames
+from storage.media.frame_stream import stream_frames
 from storage.media.probe import Probe
 from tasks.extraction.nets import Net, NetPool
 from tasks.framework.runtime import Runtime
@@ -76,17 +77,17 @@ class RowResult:
 
 def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runtime) -> Iterator[RowResult]:
     """Every video through every feature that lacks its row. A bad video fails alone."""
-    groups: dict[tuple[int, Request], list[Feature]] = {}  # features that take the same frames through the same net share a pass
+    shared: dict[tuple[int, Request], list[Feature]] = {}  # features that take the same frames through the same net share a pass
     for feature in features:
-        groups.setdefault((id(feature.net), feature.request), []).append(feature)
+        shared.setdefault((id(feature.net), feature.request), []).append(feature)
     keep_freed_memory()
     running = RunningBatches(runtime)
-    batchers = [NetBatcher(group[0].net, request, group, runtime, running) for (_, request), group in groups.items()]
+    batchers = [NetBatcher(group[0].net, request, group, runtime, running) for (_, request), group in shared.items()]
     names = {request: f"request{n}" for n, request in enumerate(dict.fromkeys(each.request for each in batchers))}
     decoding: deque[Video] = deque()
     unreadable: list[tuple[Video, BadMedia]] = []
 
-    def jobs() -> Iterator[stream.DecodeJob]:
+    def jobs(videos: Iterable[Video]) -> Iterator[stream.DecodeJob]:
         for video in videos:
             requests = {names[each.request]: each.request for each in batchers if each.needs(video.id)}
             if isinstance(video.probe, BadMedia):
@@ -98,11 +99,17 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
                 yield stream.DecodeJob(video.path, requests, video.segment, video.probe, planned)
 
     with DecodePool(runtime.decoders, runtime.decode_timeout) as pool, running:
-        for _, events in pool.stream(stream_frames, jobs(), restart):
-            video = decoding.popleft()
-            by_request = [(names[each.request], each) for each in batchers if each.needs(video.id)]
-            for event in events:
-                yield from _dispatch(video, event, by_request)
+        groups = stream.grouped(jobs(videos))
+        while True:
+            lost: list[Video] = []
+            for group, events in pool.stream(partial(stream.stream_group, stream_frames), groups, _restart_group):
+                streams = [_VideoStream(decoding.popleft(), names, batchers) for _ in group.jobs]
+                for event in events:
+                    yield from _dispatch(event, streams)
+                lost += [each.video for each in streams if not each.ended]
+            if not lost:
+                break
+            groups = (stream.JobGroup((job,)) for job in jobs(lost))  # one of them is bad: which, is seen when each is alone
         for batcher in batchers:
             yield from batcher.flush()
         yield from running.take_all()
@@ -116,20 +123,56 @@ def batch_size(item: np.ndarray, runtime: Runtime) -> int:
     return min(_MAX_BATCH, max(1, runtime.batch * _FRAME_VALUES // item.size))
 
 
-def _dispatch(video: Video, event: Any, by_request: list[tuple[str, NetBatcher]]) -> Iterator[RowResult]:
-    """Pass one event of a video's stream to the nets that it concerns."""
-    for request, batcher in by_request:
-        match event:
-            case stream.Chunk() if request == event.request:
-                yield from batcher.add(video.id, event)
-            case stream.Restart() if request in event.requests:
-                batcher.restart(video.id)
-            case stream.Failed() if request in event.requests:
-                yield from batcher.fail(video.id, event.bad)
-            case BadMedia():
-                yield from batcher.fail(video.id, event)
-            case stream.EndOfStream():
-                yield from batcher.end(video.id, event.damaged)
+@dataclass
+class _VideoStream:
+    """A video that is being decoded, for the nets that need it."""
+
+    video: Video
+    names: Mapping[Request, str]
+    batchers: list[NetBatcher]
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._by_request = [(self.names[each.request], each) for each in self.batchers if each.needs(self.video.id)]
+
+    def restart(self) -> None:
+        for _, batcher in self._by_request:
+            batcher.restart(self.video.id)
+
+    def take(self, event: Any) -> Iterator[RowResult]:
+        """Pass one event to the nets that it concerns."""
+        id = self.video.id
+        for request, batcher in self._by_request:
+            match event:
+                case stream.Chunk() if request == event.request:
+                    yield from batcher.add(id, event)
+                case stream.Restart() if request in event.requests:
+                    batcher.restart(id)
+                case stream.Failed() if request in event.requests:
+                    yield from batcher.fail(id, event.bad)
+                case BadMedia():
+                    yield from batcher.fail(id, event)
+                case stream.EndOfStream():
+                    yield from batcher.end(id, event.damaged)
+        self.ended = self.ended or isinstance(event, stream.EndOfStream | BadMedia)
+
+
+def _restart_group(_: stream.JobGroup) -> None:
+    """What stands for a new start of a group in its events: the videos of it that have not ended come again."""
+
+
+def _dispatch(event: tuple[int, Any] | BadMedia | None, streams: list[_VideoStream]) -> Iterator[RowResult]:
+    """Pass one event of a group on. A group of several whose decoder was lost ends nothing: they are decoded one by one."""
+    match event:
+        case (int(number), each):
+            if not streams[number].ended:  # else it comes again after a new start
+                yield from streams[number].take(each)
+        case BadMedia() if len(streams) == 1:
+            yield from streams[0].take(event)
+        case _:
+            for waiting in streams:
+                if not waiting.ended:
+                    waiting.restart()
 
 
 @dataclass(eq=False)

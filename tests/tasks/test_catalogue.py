@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from storage.catalogue import Catalogue
 from storage.datasets import FolderOptions
+from storage.errors import BadMedia
+from storage.media.decode_pool import DecodePool
+from storage.media.probe import Probe, probe
+from tasks import catalogue as module
 from tasks.catalogue import catalogue
 from tests.conftest import TINY_WORLD
 
@@ -75,3 +82,28 @@ def test_a_changed_test_video_leaves_the_training_parts_alone(alone, folder: Pat
     assert after.ref.parts["videos/train"] == before.ref.parts["videos/train"]
     assert after.ref.parts["captions"] == before.ref.parts["captions"]
     assert after.ref.parts["videos/test"] != before.ref.parts["videos/test"]
+
+
+def probe_or_die(path: Path) -> Probe:
+    """One picture kills its process."""
+    if path.stem == "p3":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return probe(path)
+
+
+def probe_several_or_die(paths: tuple[Path, ...]) -> list[Probe]:
+    return [probe_or_die(path) for path in paths]
+
+
+def test_a_picture_that_kills_its_process_is_found_among_those_that_are_probed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / f"p{n}.png" for n in range(20)]
+    for n, path in enumerate(paths):
+        Image.fromarray(np.full((8 + n, 9, 3), n, np.uint8)).save(path)
+    monkeypatch.setattr(module, "probe", probe_or_die)
+    monkeypatch.setattr(module, "probe_several", probe_several_or_die)
+    with DecodePool(2, 30) as pool:
+        found = list(module._probe_all(pool, paths))
+    assert [answer.height for answer in found if isinstance(answer, Probe)] == [8 + n for n in range(20) if n != 3]
+    assert isinstance(found[3], BadMedia) and found[3].kind == "crashed" and str(paths[3]) in found[3].reason

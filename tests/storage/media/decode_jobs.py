@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.errors import BadMedia
+from storage.worker_process import MESSAGE_SECONDS
 
 
 def act(job: str) -> str:
@@ -29,7 +30,10 @@ def act(job: str) -> str:
 def count_to(job: str) -> Iterator[int]:
     """Numbers, each as the last one is taken; the job says how many and how it ends."""
     many, _, end = job.partition(" ")
-    yield from range(int(many))
+    for n in range(int(many)):
+        if end == "crash":
+            time.sleep(2 * MESSAGE_SECONDS)  # so that the one before is on its way
+        yield n
     act(end)
 
 
@@ -54,7 +58,9 @@ def dies_at_first(job: Path) -> str:
 
 
 def stream_that_dies_at_first(job: Path) -> Iterator[int]:
-    yield from range(2)
+    for n in range(2):
+        time.sleep(2 * MESSAGE_SECONDS)  # each in a message of its own
+        yield n
     dies_at_first(job)
     yield 2
 

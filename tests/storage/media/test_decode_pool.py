@@ -21,7 +21,6 @@ from storage.media.frame_sampling import Uniform
 from storage.media.frame_stream import DecodeJob, FrameRequest, gather, stream_frames
 from storage.media.probe import probe
 from storage.media.resize import FrameTransform
-from storage.worker_process import CHUNKS_TOGETHER
 from tests import ROOT
 from tests.storage.clips import make_clip, read_numbers
 from tests.storage.media.decode_jobs import (
@@ -133,7 +132,8 @@ def test_a_stream_waits_until_its_pieces_are_taken(pool: DecodePool, tmp_path: P
     _, chunks = next(stream)
     assert len(next(chunks)) == 2**20  # type: ignore[arg-type]
     time.sleep(1.0)
-    assert int(note.read_text()) <= worker_pool.MAX_QUEUED_CHUNKS + 3 * CHUNKS_TOGETHER, "those that wait and are on their way"
+    at_once = 2 * (worker_pool.MAX_QUEUED_MESSAGES + 3)  # of 1 MB each: two in a message
+    assert int(note.read_text()) <= at_once, "those that wait and are on their way"
     assert sum(1 for _ in chunks) == 49
     stream.close()
 

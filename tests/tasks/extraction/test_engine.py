@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from models.backbones.zoo import open_backbone
 from storage.errors import BadInput, BadMedia
 from storage.features.store import FeatureStore
-from storage.media.frame_sampling import Clips, EveryNth
+from storage.media import frame_stream as stream
+from storage.media.frame_sampling import Clips, EveryNth, Uniform
+from storage.media.frame_stream import stream_frames
 from storage.media.probe import Probe, probe
+from tasks.extraction import engine
 from tasks.extraction.engine import Video
 from tests import ROOT
 from tests.storage.clips import make_clip
@@ -145,6 +151,7 @@ import sys
 from pathlib import Path
 from storage.media.frame_sampling import EveryNth
 from storage.media.probe import probe
+from tasks.extraction import engine
 from tasks.extraction.engine import Video
 from tasks.framework.runtime import Runtime
 from tests.tasks.extraction.toy_extraction import ToyExtraction
@@ -166,3 +173,28 @@ def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path: Path) -> None
         peaks[count] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         shutil.rmtree(tmp_path / "out")
     assert peaks[4000] - peaks[40] < 120e6, peaks
+
+
+def dies_at(job: stream.DecodeJob) -> Iterator[stream.Event]:
+    """One picture kills its decoder, and no other."""
+    if job.path.stem == "p5":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    yield from stream_frames(job)
+
+
+def test_pictures_go_several_at_a_time_and_a_bad_one_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random, pictures = np.random.default_rng(0), []
+    for n in range(11):
+        path = tmp_path / f"p{n}.png"
+        Image.fromarray(random.integers(0, 256, (40, 60, 3), np.uint8)).save(path)
+        pictures.append(Video(path.stem, path, None, probe(path)))
+    jobs = [stream.DecodeJob(v.path, {}, None, v.probe) for v in pictures if isinstance(v.probe, Probe)]
+    assert [len(group.jobs) for group in stream.grouped(jobs)] == [8, 3]
+    calm, disturbed = (ToyExtraction(tmp_path / name, pictures).add("x", Uniform(frames=1)) for name in ("calm", "disturbed"))
+    calm.run()
+    monkeypatch.setattr(engine, "stream_frames", dies_at)
+    results = disturbed.run(IN_PROCESS.model_copy(update={"decoders": 2}))
+    assert sorted(result.id for result in results) == sorted(v.id for v in pictures), "each is told once"
+    ((bad),) = [result for result in results if result.bad]
+    assert bad.id == "p5" and bad.bad is not None and bad.bad.kind == "crashed" and str(tmp_path / "p5.png") in bad.bad.reason
+    assert len(disturbed.rows("x")) == 10 and same_rows(calm.rows("x"), disturbed.rows("x"))

@@ -2,19 +2,19 @@
 
     python benches/training_step.py [--steps 5] [--captioners top_down glrg]
 
-Steps of `fit`, with the objectives, sizes and optimiser of the recipes gld-coco-tda and glrg-msrvtt, on random features and captions
-of 12 words on average that are in memory already:
+Steps of `fit`, with the objectives, sizes and optimiser of the recipes gld-coco-tda and glrg-msrvtt, on random features and
+captions of 12 words on average that are in memory already:
 
     top_down  32 images of 9 x 9 cells of 1408 numbers x 5 captions, 5,003 words
     glrg      32 videos of 300 words, 400 actions and 1000 objects at 16 positions x 20 captions, 10,003 words
 
-seeding is cross-entropy (glrg: weighted, with a quarter of its own words as inputs, as in its first epoch), boosting is the policy
-gradient of CIDEr-D with baseline b2, on as many samples as there are captions in seeding.
+Seeding is cross-entropy (glrg: weighted, with a quarter of its own words as inputs, as in its first epoch); boosting is the
+policy gradient of CIDEr-D with baseline b2, on as many samples as there are captions in seeding.
 
-Printed are the median of the processor time of --steps steps, in turns with the other trainings; the share of a step that torch's profiler finds
-inside of matrix products and LSTM layers; and the speed of the step: the operations of its matrix products by the time of the whole step,
-against a product of two matrices of 2048 x 2048, in turns with the steps. The speed cannot exceed the share by much: what
-lacks to the share is other work, what lacks to 1 of their quotient is products that are slower than a large one."""
+Printed are: the median of the processor time of --steps steps, in turns with the other trainings; the share of a step that
+torch's profiler finds inside of matrix products and LSTM layers; the floating point operations of these, and how many of them
+per second of the whole step, against a product of two matrices of 2048 x 2048 in turns with the steps. What the share lacks to
+1 is other work; what the last column lacks to the share is products that are slower than a large one."""
 
 import statistics
 import time

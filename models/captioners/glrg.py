@@ -90,10 +90,10 @@ class FedLstmDecoder(nn.Module):
         zero = memory.summary.new_zeros(len(memory.summary), self.lstm.hidden_size)
         return zero, zero
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, None]:
+    def step(self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None) -> tuple[Tensor, State, None]:
         """token (N,), state, memory of N -> logits (N, V), new state, no attention."""
         hidden, state = self._run(token.unsqueeze(1), state, memory)
-        return self.predict(self.dropout(hidden.squeeze(1))), state, None
+        return self.predict(self.dropout(hidden.squeeze(1)), wanted), state, None
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         hidden, _ = self._run(tokens[:, :-1], self.start(memory), memory)

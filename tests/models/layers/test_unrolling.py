@@ -9,6 +9,7 @@ from torch import nn
 from models.captioner import Captioner
 from models.captioners.gld import TopDownOptions
 from models.captioners.vre.captioner import VreOptions
+from models.layers import attention
 from models.layers.recurrent import Unrolling
 from models.layers.words import OutputLayer
 from models.types import EOS, PAD, Memory
@@ -104,6 +105,26 @@ def test_the_gradients_of_a_whole_caption_are_those_of_its_steps(kind: str) -> N
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         assert gradient.abs().max() > 0 and torch.allclose(found[name], gradient, atol=1e-5), name
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 4, 100])
+def test_an_unrolled_attention_is_the_attention_of_each_step(rows_per_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_BLOCK", rows_per_block * 5 * 7)
+    torch.manual_seed(0)
+    reader = attention.AdditiveAttention(memory=3, hidden=4, attention=7)
+    rows, queries = torch.randn(6, 5, 3, requires_grad=True), torch.randn(3, 6, 4, requires_grad=True)
+    mask = torch.rand(6, 5) < 0.7
+    leaves = [rows, queries, *reader.parameters()]
+    results = []
+    for read in (reader, reader.unrolled()):
+        memory = reader.prepare(Memory(rows, mask, rows[:, 0]))
+        total = torch.zeros(())
+        for n, query in zip((6, 5, 3), queries, strict=True):  # fewer captions take part in each step
+            context, weights = read(query[:n], memory.first(n))
+            assert weights is not None
+            total = total + (context**2).sum() + weights[:, 0].sum()
+        results.append((total, *torch.autograd.grad(total, leaves)))
+    assert all(torch.allclose(found, expected, atol=1e-5) for found, expected in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("words", [11, 16, 33])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.recipe import RENAMED, Recipe, check_recipe, load_recipe, recorded_recipe, shipped_recipes
+from flows.recipe import REMOVED, RENAMED, Recipe, check_recipe, load_recipe, recorded_recipe, shipped_recipes
 from storage.errors import UsageError
 from storage.media.frame_sampling import Uniform
 from storage.runs import RunRecord
@@ -92,6 +92,10 @@ def test_a_key_of_another_name_than_before_says_the_new_one(setting: str, said: 
     assert said in mistake(setting)
 
 
+def test_a_key_that_is_no_more_says_so() -> None:
+    assert "runtime.compile_training: there is no such key any more" in mistake("runtime.compile_training=true")
+
+
 def test_every_renamed_key_is_one_and_a_record_with_the_old_ones_is_still_read() -> None:
     """Each new name is a key of its section, and the old one is none."""
     recipe = load_recipe("demo-gld").model_dump(mode="json")
@@ -107,6 +111,10 @@ def test_every_renamed_key_is_one_and_a_record_with_the_old_ones_is_still_read()
             found[key] = found.pop(new)
             moved += 1
     assert moved >= len(RENAMED) - 1  # the tagger has no captions of its own
+    for place in REMOVED:
+        section, key = place.split(".")
+        assert key not in old[section]
+        old[section][key] = False
     run = RunRecord("1", "demo-gld", "demo", "/data", old, {}, (), "2024-01-01T00:00:00Z")
     assert recorded_recipe(run).model_dump(mode="json") == recipe
 

@@ -12,6 +12,7 @@ from models.types import Memory, State
 _Output = TypeVar("_Output", bound=tuple)
 Step = Callable[[Tensor, State, Memory], _Output]
 Start = Callable[[Memory], State]
+_GROUPS = 4  # of captions by their length: more would make small products of them
 
 
 def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,6 +82,20 @@ class _NoteGradient(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         ctx.steps.append((ctx.x, gradient))
         return gradient, torch.zeros_like(ctx.after_all), None, None
+
+
+def lstm_where_valid(lstm: nn.LSTM, inputs: Tensor, valid: Tensor) -> Tensor:
+    """One layer over captions: inputs (N, S, X), valid (N, S) True up to the end of each -> hidden (R, H) of the valid positions,
+    caption after caption. Captions go through it in groups of similar length, each no further than its longest."""
+    lengths = valid.sum(1)
+    numbers = (valid.flatten().cumsum(0) - 1).view_as(valid)  # of the valid positions, 0 .. R-1
+    hidden, positions = [], []
+    for rows in lengths.argsort(descending=True, stable=True).chunk(_GROUPS):
+        longest = max(1, int(lengths[rows[0]]))
+        there = valid[rows, :longest]
+        hidden.append(lstm(inputs[rows, :longest])[0][there])
+        positions.append(numbers[rows, :longest][there])
+    return torch.cat(hidden).index_select(0, torch.cat(positions).argsort())
 
 
 def worth_dropping_rows(active: int, rows: int) -> bool:

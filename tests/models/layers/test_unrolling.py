@@ -8,6 +8,7 @@ from torch import nn
 
 from models.captioner import Captioner
 from models.captioners.gld import TopDownOptions
+from models.captioners.glrg import GlRgOptions
 from models.captioners.vre.captioner import VreOptions
 from models.layers import attention
 from models.layers.recurrent import Unrolling
@@ -58,13 +59,14 @@ def unrolled(kind: str) -> Captioner:
         return toy_captioner(kind)
     options = {
         "vre": VreOptions(temporal="rgb", spatial="motion", hidden=8, dropout=0),
+        "glrg": GlRgOptions(features=("rgb", "motion"), projection=6, embedding=5, hidden=8, dropout=0),
         "top_down": TopDownOptions(features=("rgb", "motion"), embedding=5, hidden=8, attention=7, dropout=0),
     }
     torch.manual_seed(0)
     return opinionated(build_captioner(options[kind], SIZES, VOCABULARY))
 
 
-@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down"])
+@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down", "glrg"])
 def test_leaving_steps_out_changes_neither_logits_nor_gradients(kind: str) -> None:
     captioner, batch = unrolled(kind), toy_batch(videos=6, captions=3, words=9)
     assert batch.tokens is not None
@@ -87,7 +89,7 @@ def test_leaving_steps_out_changes_neither_logits_nor_gradients(kind: str) -> No
     assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in expected)
 
 
-@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down"])
+@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down", "glrg"])
 def test_the_gradients_of_a_whole_caption_are_those_of_its_steps(kind: str) -> None:
     captioner, batch = unrolled(kind), toy_batch(videos=6, captions=3, words=9)
     assert batch.tokens is not None and batch.video_index is not None

@@ -49,6 +49,7 @@ bench: $(VENV)/.installed-dev  ## measure, as ratios against rivals or limits of
 	$(BIN)/python benches/million_clips.py
 	$(BIN)/python benches/neighbours.py
 	$(BIN)/python benches/scores.py
+	$(BIN)/python benches/training_step.py
 
 clean:  ## remove the virtual environment and caches (never a workspace)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -51,8 +51,11 @@ RENAMED = {
     "runtime.slots": "concurrency_limit",
 }
 """keys of recipes that had another name (0.1): where they stand -> what they are called now"""
-GONE = {"features.*.compiled": "OpenVINO runs nets on CPUs without being asked; for bfloat16 say 'precision: bfloat16'"}
-"""keys of recipes that are no more: where they stood -> what there is in their place"""
+REMOVED = {
+    "features.*.compiled": "OpenVINO runs nets on CPUs without being asked; for bfloat16 say 'precision: bfloat16'",
+    "runtime.compile_training": "it made no step faster",
+}
+"""keys of recipes that are no more: where they stood -> why they went"""
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that may become a part of a folder's."""
@@ -232,15 +235,18 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def recorded_recipe(run: RunRecord) -> Recipe:
-    """The recipe of a run as its record has it, with keys that have got another name since under their new names."""
+    """The recipe of a run as its record has it, with keys that have got another name since under their new names, and without
+    those that are no more."""
     values = copy.deepcopy(run.recipe)
-    for old, new in RENAMED.items():
+    for old in (*RENAMED, *REMOVED):
         *sections, key = old.split(".")
         found: Any = values
         for section in sections:
             found = found.get(section) or {}
         if key in found:
-            found[new] = found.pop(key)
+            value = found.pop(key)
+            if old in RENAMED:
+                found[RENAMED[old]] = value
     for feature in values.get("features", {}).values():
         if feature.pop("compiled", "no") == "bfloat16":
             feature["precision"] = "bfloat16"
@@ -300,8 +306,8 @@ def _explain(detail: ErrorDetails) -> str:
     kind, given = detail["type"], f"(given: {detail['input']!r:.200})"
     if kind == "extra_forbidden" and key in RENAMED:
         return f"{key}: is now called '{RENAMED[key]}'; rename it"
-    if kind == "extra_forbidden" and (gone := [why for old, why in GONE.items() if fnmatch(key, old)]):
-        return f"{key}: is no more: {gone[0]}"
+    if kind == "extra_forbidden" and (why := [why for old, why in REMOVED.items() if fnmatch(key, old)]):
+        return f"{key}: there is no such key any more, since {why[0]}; take it out"
     if kind == "extra_forbidden":
         fields = sorted(_at(detail["loc"][:-1])[1].get("properties", {}))
         close = difflib.get_close_matches(str(detail["loc"][-1]), fields, 1)

@@ -90,8 +90,11 @@ class Decoder(Protocol):
 
     def start(self, memory: Memory) -> State: ...
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
-        """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None."""
+    def step(
+        self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
+        """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None. With `wanted` (W,) the logits
+        are those of these rows only, (W, V)."""
         ...
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:

@@ -1,7 +1,8 @@
 """GLD's captioners: Show-Tell (ST) reads a video as one vector, Top-Down (TDA) attends to its rows, which may be frames (B, T, D)
 or the cells of a grid in each frame (B, T, S, D). An image is a video of one frame."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import torch
@@ -9,12 +10,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.attention import AdditiveAttention
-from models.layers.recurrent import Unrolling, lstm_step, open_forget_gate
+from models.layers.attention import AdditiveAttention, Read
+from models.layers.recurrent import Unrolling, lstm_step, one_weight_gradient, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder, as_rows, pooled
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
 from models.types import Memory, State
+
+Layer = Callable[[Tensor], Tensor]
 
 
 class ShowTellOptions(Options):
@@ -100,11 +103,11 @@ class ShowTellDecoder(nn.Module):
         _, (hidden, cell) = self.lstm(memory.summary.unsqueeze(1))
         return hidden.squeeze(0), cell.squeeze(0)
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, None]:
+    def step(self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None) -> tuple[Tensor, State, None]:
         """token (N,), state, memory of N -> logits (N, V), new state, no attention."""
         word = self.dropout(self.embed(token)).unsqueeze(1)
         _, (hidden, cell) = self.lstm(word, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
-        return self.predict(self.dropout(hidden.squeeze(0))), (hidden.squeeze(0), cell.squeeze(0)), None
+        return self.predict(self.dropout(hidden.squeeze(0)), wanted), (hidden.squeeze(0), cell.squeeze(0)), None
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         words = self.dropout(self.embed(tokens[:, :-1]))
@@ -144,26 +147,32 @@ class TopDownDecoder(nn.Module):
         zero = memory.summary.new_zeros(len(memory.summary), self.hidden)
         return zero, zero, zero, zero
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor]:
+    def step(
+        self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T)."""
         from_word = self.look_from_word(self.dropout(self.embed(token)))
-        state, weights = self._advance(from_word, state, memory)
-        return self.predict(self.dropout(state[2])), state, weights
+        state, weights = self._advance(self.reader, self.look_from_past, self.tell, from_word, state, memory)
+        return self.predict(self.dropout(state[2]), wanted), state, weights
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         inputs = tokens[:, :-1]
         steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
         words = steps.pack(self.dropout(self.embed(inputs)))
-        outputs = steps.run(self._advance, self.look_from_word(words), memory, self.start)
+        layers = self.reader.unrolled(), one_weight_gradient(self.look_from_past), one_weight_gradient(self.tell)
+        outputs = steps.run(partial(self._advance, *layers), self.look_from_word(words), memory, self.start)
         logits = self.predict(self.dropout(steps.valid(torch.cat([state[2] for state, _ in outputs]))))
         return logits.unflatten(0, inputs.shape) if valid is None else logits
 
-    def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor]:
+    def _advance(
+        self, read: Read, look_from_past: Layer, tell: Layer, from_word: Tensor, state: State, memory: Memory
+    ) -> tuple[State, Tensor | None]:
+        """The step itself, with layers that are this module's own or compute their gradients once for all steps."""
         h1, c1, h2, c2 = state
-        gates = from_word + memory.extras["from_mean"] + self.look_from_past(torch.cat([h2, h1], dim=-1))
+        gates = from_word + memory.extras["from_mean"] + look_from_past(torch.cat([h2, h1], dim=-1))
         h1, c1 = lstm_step(gates, c1)
-        context, weights = self.reader(h1, memory)
-        h2, c2 = lstm_step(self.tell(torch.cat([context, h1, h2], dim=-1)), c2)
+        context, weights = read(h1, memory)
+        h2, c2 = lstm_step(tell(torch.cat([context, h1, h2], dim=-1)), c2)
         return (h1, c1, h2, c2), weights
 
 

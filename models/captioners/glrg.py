@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.recurrent import open_forget_gate
+from models.layers.recurrent import lstm_where_valid, open_forget_gate
 from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
@@ -83,31 +83,31 @@ class FedLstmDecoder(nn.Module):
         open_forget_gate(self.lstm.get_parameter("bias_ih_l0"))
 
     def prepare(self, memory: Memory) -> Memory:
-        return memory
+        return memory if self.first is None else memory.with_extras(first=self.first(memory.summary))
 
     def start(self, memory: Memory) -> State:
         """Memory of N -> hidden (N, H) and cell (N, H), zero."""
         zero = memory.summary.new_zeros(len(memory.summary), self.lstm.hidden_size)
         return zero, zero
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, None]:
+    def step(self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None) -> tuple[Tensor, State, None]:
         """token (N,), state, memory of N -> logits (N, V), new state, no attention."""
-        hidden, state = self._run(token.unsqueeze(1), state, memory)
-        return self.predict(self.dropout(hidden.squeeze(1))), state, None
+        inputs = self._inputs(token.unsqueeze(1), memory)
+        _, (hidden, cell) = self.lstm(inputs, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
+        hidden, cell = hidden.squeeze(0), cell.squeeze(0)
+        return self.predict(self.dropout(hidden), wanted), (hidden, cell), None
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
-        hidden, _ = self._run(tokens[:, :-1], self.start(memory), memory)
-        return self.predict(self.dropout(hidden if valid is None else hidden[valid]))
+        inputs = self._inputs(tokens[:, :-1], memory)
+        hidden = self.lstm(inputs)[0] if valid is None else lstm_where_valid(self.lstm, inputs, valid)
+        return self.predict(self.dropout(hidden))
 
-    def _run(self, tokens: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
-        """tokens (N, S) -> hidden (N, S, H) and the state after the last."""
-        inputs, summary = self.dropout(self.embed(tokens)), memory.summary.unsqueeze(1)
+    def _inputs(self, tokens: Tensor, memory: Memory) -> Tensor:
+        """tokens (N, S), memory of N -> what the LSTM reads (N, S, X)."""
+        inputs = self.dropout(self.embed(tokens))
         if self.first is not None:
-            inputs = torch.where((tokens == BOS).unsqueeze(-1), self.first(summary), inputs)
-        else:
-            inputs = torch.cat([inputs, summary.expand(-1, tokens.shape[1], -1)], dim=-1)
-        hidden, (last, cell) = self.lstm(inputs, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
-        return hidden, (last.squeeze(0), cell.squeeze(0))
+            return torch.where((tokens == BOS).unsqueeze(-1), memory.extras["first"].unsqueeze(1), inputs)
+        return torch.cat([inputs, memory.summary.unsqueeze(1).expand(-1, tokens.shape[1], -1)], dim=-1)
 
 
 def build_glrg(o: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:

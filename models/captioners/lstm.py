@@ -1,6 +1,7 @@
 """SA-LSTM and MP-LSTM: an LSTM that reads the rows of a video with attention, or their mean. The bases of RecNet."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -8,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.attention import AdditiveAttention, Attention, MeanContext
+from models.layers.attention import AdditiveAttention, MeanContext, Read, UnrolledAttention
 from models.layers.recurrent import Unrolling, lstm_step, one_weight_gradient, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder
 from models.layers.words import OutputLayer, word_embedding
@@ -57,7 +58,7 @@ class LstmDecoder(nn.Module):
     The context is read with the hidden state of the step before (RecNet eq. 4). What depends on the words alone is
     computed for a whole caption at once; only the recurrence runs step by step."""
 
-    def __init__(self, reader: Attention, words: int, memory: int, embedding: int, hidden: int, dropout: float):
+    def __init__(self, reader: UnrolledAttention, words: int, memory: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
         self.reader = reader
         self.embed = word_embedding(words, embedding)
@@ -77,7 +78,9 @@ class LstmDecoder(nn.Module):
         """Memory of N -> hidden (N, H) and cell (N, H)."""
         return torch.tanh(self.start_hidden(memory.summary)), torch.tanh(self.start_cell(memory.summary))
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
+    def step(
+        self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None."""
         if self.training or token.is_cuda:  # dropout differs between rows; a GPU would wait for the count of tokens
             word = self.dropout(self.embed(token))
@@ -86,8 +89,8 @@ class LstmDecoder(nn.Module):
             distinct, which = token.unique(return_inverse=True)
             word = self.embed(distinct)
             word, from_word = word[which], self.gates_from_word(word)[which]
-        state, context, weights = self._advance(from_word, state, memory, self.gates_from_past)
-        return self._logits(state[0], context, word), state, weights
+        state, context, weights = self._advance(self.reader, self.gates_from_past, from_word, state, memory)
+        return self._logits(state[0], context, word, wanted), state, weights
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         return self._unroll(tokens, memory, valid)[0]
@@ -104,12 +107,9 @@ class LstmDecoder(nn.Module):
         inputs = tokens[:, :-1]
         steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
         words = steps.pack(self.dropout(self.embed(inputs)))
-        from_words, gates_from_past = one_weight_gradient(self.gates_from_past, self.gates_from_word(words))
-
-        def advance(from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor, Tensor | None]:
-            return self._advance(from_word, state, memory, gates_from_past)
-
-        states, contexts, attention = zip(*steps.run(advance, from_words, memory, self.start), strict=True)
+        layers = self.reader.unrolled(), one_weight_gradient(self.gates_from_past)
+        advance = partial(self._advance, *layers)
+        states, contexts, attention = zip(*steps.run(advance, self.gates_from_word(words), memory, self.start), strict=True)
         hidden = torch.cat([hidden for hidden, _ in states])
         logits = self._logits(*(steps.valid(rows) for rows in (hidden, torch.cat(contexts), words)))
         if valid is None:
@@ -117,18 +117,18 @@ class LstmDecoder(nn.Module):
         return logits, steps, hidden, None if attention[0] is None else torch.cat(attention)
 
     def _advance(
-        self, from_word: Tensor, state: State, memory: Memory, gates_from_past: Callable[[Tensor], Tensor]
+        self, read: Read, gates_from_past: Callable[[Tensor], Tensor], from_word: Tensor, state: State, memory: Memory
     ) -> tuple[State, Tensor, Tensor | None]:
         """from_word (N, 4H), state, memory of N -> new state, context (N, M), attention (N, T) or None."""
         hidden, cell = state
-        context, weights = self.reader(hidden, memory)
+        context, weights = read(hidden, memory)
         gates = from_word + gates_from_past(torch.cat([context, hidden], dim=-1))
         return lstm_step(gates, cell), context, weights
 
-    def _logits(self, hidden: Tensor, context: Tensor, word: Tensor) -> Tensor:
-        """hidden (..., H), context (..., M), word (..., E) -> logits (..., V)."""
+    def _logits(self, hidden: Tensor, context: Tensor, word: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """hidden (..., H), context (..., M), word (..., E) -> logits (..., V), or of the wanted rows."""
         mixed = torch.tanh(self.mix(torch.cat([self.dropout(hidden), context, word], dim=-1)))
-        return self.predict(self.dropout(mixed))
+        return self.predict(self.dropout(mixed), wanted)
 
 
 def build_lstm(o: SaLstmOptions | MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:

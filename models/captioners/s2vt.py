@@ -53,10 +53,10 @@ class S2vtDecoder(nn.Module):
         """Memory of N -> hidden and cell of the first LSTM, hidden and cell of the second, (N, H) each."""
         return tuple(memory.extras[name] for name in _STATE)
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, None]:
+    def step(self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None) -> tuple[Tensor, State, None]:
         """token (N,), state, memory of N -> logits (N, V), new state, no attention."""
         hidden, state = self._decode(token.unsqueeze(1), state)
-        return self.predict(self.dropout(hidden.squeeze(1))), state, None
+        return self.predict(self.dropout(hidden.squeeze(1)), wanted), state, None
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         return self.teacher_forced_states(tokens, memory, valid)[0]

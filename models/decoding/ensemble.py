@@ -50,11 +50,13 @@ class _Decoders(nn.Module):
         self._sizes = [len(state) for state in states]
         return tuple(chain(*states))
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
+    def step(
+        self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> log of the mean probabilities (N, V), new state, attention of the first."""
         rest, outputs = iter(state), []
         for (member, own), size in zip(self._each(memory), self._sizes, strict=True):
-            outputs.append(member.decoder.step(token, tuple(islice(rest, size)), own))
+            outputs.append(member.decoder.step(token, tuple(islice(rest, size)), own, wanted))
         logits, states, attention = zip(*outputs, strict=True)
         return mean_log_probs(logits), tuple(chain(*states)), attention[0]
 

@@ -67,10 +67,10 @@ def sample_token(log_probs: Tensor, uniforms: Tensor, temperature: float = 1.0, 
     """log_probs (N, V), uniforms (N,) in [0, 1) -> one token per row (N,).
 
     One random number per row decides, so a row's sample depends neither on the other rows nor on V."""
-    probs = torch.softmax(log_probs / temperature, dim=-1)
+    probs = torch.softmax(log_probs if temperature == 1 else log_probs / temperature, dim=-1)
     if top_p < 1:
         probs = nucleus(probs, top_p)
-    mass = probs.cumsum(-1)
+    mass = probs.cumsum_(-1)
     total = mass[:, -1:].contiguous()
     token = torch.searchsorted(mass, uniforms.to(mass).unsqueeze(1) * total, right=True)
     # Rounding can carry a number near 1 to the total itself: then it is the last token that has any probability.

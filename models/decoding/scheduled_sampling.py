@@ -53,12 +53,16 @@ def mix_tokens(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, o
     mixed = tokens.clone()
     state = decoder.start(memory)
     for t in range(1, tokens.shape[1] - 1):
-        logits, state, _ = decoder.step(mixed[:, t - 1], state, memory)
+        predicted = (~stays[:, t]).nonzero().squeeze(1)
+        # A draw takes a random number per logit, so it wants those of all rows.
+        logits, state, _ = decoder.step(mixed[:, t - 1], state, memory, predicted if own == "argmax" else None)
         logits = logits.float()
         logits[:, [PAD, BOS]] = -torch.inf  # no search ever produces them, so the decoder need not learn to follow them
-        drawn = own == "sample"
-        prediction = torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1) if drawn else logits.argmax(-1)
-        mixed[:, t] = torch.where(stays[:, t], tokens[:, t], prediction)
+        if own == "argmax":
+            mixed[predicted, t] = logits.argmax(-1)
+        else:
+            drawn = torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1)
+            mixed[:, t] = torch.where(stays[:, t], tokens[:, t], drawn)
     # Autocast caches the weights that it cast here, without gradients: the teacher-forced pass must cast its own.
     torch.clear_autocast_cache()
     return mixed

@@ -1,13 +1,15 @@
 """Attention of a decoder over the rows of a Memory, and its masked softmax."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from models.types import Memory
+
+_BLOCK = 2**19  # numbers that are worked on in turn: they stay in a core's cache
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
@@ -50,12 +52,24 @@ def drop_smallest(weights: Tensor, mask: Tensor, share: float) -> Tensor:
     return left / left.sum(-1, keepdim=True).clamp(min=torch.finfo(left.dtype).tiny)
 
 
+Read = Callable[[Tensor, Memory], tuple[Tensor, Tensor | None]]
+
+
 class Attention(Protocol):
     """What a decoder asks at each step: hidden (N, H), memory of N -> context (N, M), weights (N, T) or None."""
 
     def prepare(self, memory: Memory) -> Memory: ...
 
     def __call__(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor | None]: ...
+
+
+class UnrolledAttention(Attention, Protocol):
+    """An attention that a recurrence can unroll."""
+
+    def unrolled(self) -> Read:
+        """The same for all steps of a teacher-forced pass, each over the first rows of the first step's memory: the gradient
+        of this memory is computed once, for all steps."""
+        ...
 
 
 class AdditiveAttention(nn.Module):
@@ -76,9 +90,109 @@ class AdditiveAttention(nn.Module):
 
     def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         query = 2 * self.from_hidden(hidden).unsqueeze(1)
-        scores = 2 * self.score(torch.sigmoid(memory.extras["keys"] + query)).squeeze(-1)
+        scores = 2 * self.score((memory.extras["keys"] + query).sigmoid_()).squeeze(-1)
         weights = self.softmax(scores, memory.mask)
         return weighted_sum(weights, memory.tokens), weights
+
+    def unrolled(self) -> Read:
+        noted: _Noted | None = None
+        after_all: Tensor
+
+        def read(hidden: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+            nonlocal noted, after_all
+            if noted is None:
+                read_from = memory.extras["keys"], memory.tokens, self.score.weight.squeeze(0)
+                noted = _Noted(*(x.detach() for x in read_from))
+                after_all = _MemoryGradient.apply(*read_from, noted)
+            scores = 2 * _Scores.apply(2 * self.from_hidden(hidden), after_all, noted)
+            weights = self.softmax(scores, memory.mask)
+            return _WeightedSum.apply(weights, after_all, noted), weights
+
+        return read
+
+
+class _Noted:
+    """What the steps of an unrolled attention share: keys (N, T, A), rows (N, T, D), the weight (A,) of the scores; and what
+    their backward passes note for the gradients of these three."""
+
+    def __init__(self, keys: Tensor, rows: Tensor, weight: Tensor):
+        self.keys, self.rows, self.weight = keys, rows, weight.to(keys.dtype)  # under autocast keys are of half precision
+        self.keys_gradient: Tensor | None = None
+        self.weight_gradient = torch.zeros_like(weight)
+        self.sums: list[tuple[Tensor, Tensor]] = []  # of each step, weights (n, T) and the gradient of their context (n, D)
+
+    def sigmoids(self, query: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """query (n, A) -> blocks of rows, and sigmoid(key + query) of each: on a CPU, as many as its cache holds."""
+        size = len(query) if query.is_cuda else max(1, _BLOCK // self.keys[0].numel())
+        for first in range(0, len(query), size):
+            rows = slice(first, min(first + size, len(query)))
+            yield rows, (self.keys[rows] + query[rows].unsqueeze(1)).sigmoid_()
+
+
+class _MemoryGradient(torch.autograd.Function):
+    """Its result is a zero that every step depends on, so its backward pass comes after theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, keys: Tensor, rows: Tensor, weight: Tensor, noted: _Noted) -> Tensor:
+        ctx.noted = noted
+        return keys.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        noted: _Noted = ctx.noted
+        N, T, D = noted.rows.shape
+        weights = noted.rows.new_zeros(N, len(noted.sums), T)
+        contexts = noted.rows.new_zeros(N, len(noted.sums), D)
+        for step, (of_rows, gradient) in enumerate(noted.sums):
+            weights[: len(of_rows), step], contexts[: len(of_rows), step] = of_rows, gradient
+        rows = torch.bmm(weights.transpose(1, 2), contexts)
+        keys = None if noted.keys_gradient is None else noted.keys_gradient * noted.weight
+        return keys, rows, noted.weight_gradient, None
+
+
+class _Scores(torch.autograd.Function):
+    """query (n, A) -> scores (n, T): weight . sigmoid(key + query), over the first n of the keys."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, after_all: Tensor, noted: _Noted) -> Tensor:
+        ctx.noted, ctx.after_all = noted, after_all
+        ctx.save_for_backward(query)
+        scores = query.new_empty(len(query), noted.keys.shape[1])
+        for rows, sigmoid in noted.sigmoids(query):
+            torch.matmul(sigmoid, noted.weight, out=scores[rows])
+        return scores
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        noted: _Noted = ctx.noted
+        (query,) = ctx.saved_tensors
+        of_query = torch.empty_like(query)
+        if noted.keys_gradient is None:
+            noted.keys_gradient = torch.zeros_like(noted.keys)
+        for rows, sigmoid in noted.sigmoids(query):  # to compute them again costs less than to keep them
+            noted.weight_gradient += sigmoid.flatten(0, 1).t() @ gradient[rows].flatten()
+            slope = sigmoid.addcmul_(sigmoid, sigmoid, value=-1)
+            noted.keys_gradient[rows].addcmul_(slope, gradient[rows].unsqueeze(-1))  # times the weight, in the end
+            torch.bmm(gradient[rows].unsqueeze(1), slope, out=of_query[rows].unsqueeze(1))
+        return of_query * noted.weight, torch.zeros_like(ctx.after_all), None
+
+
+class _WeightedSum(torch.autograd.Function):
+    """weights (n, T) -> their sum of the first n of the rows (n, D)."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, after_all: Tensor, noted: _Noted) -> Tensor:
+        ctx.noted, ctx.after_all = noted, after_all
+        ctx.save_for_backward(weights)
+        return weighted_sum(weights, noted.rows[: len(weights)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        noted: _Noted = ctx.noted
+        noted.sums.append((*ctx.saved_tensors, gradient))
+        rows = noted.rows[: len(gradient)].to(gradient.dtype)
+        weights = torch.bmm(gradient.unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
+        return weights, torch.zeros_like(ctx.after_all), None
 
 
 class MeanContext(nn.Module):
@@ -86,6 +200,9 @@ class MeanContext(nn.Module):
 
     def prepare(self, memory: Memory) -> Memory:
         return memory
+
+    def unrolled(self) -> Read:
+        return self
 
     def forward(self, hidden: Tensor, memory: Memory) -> tuple[Tensor, None]:
         return memory.summary, None

@@ -12,6 +12,7 @@ from models.types import Memory, State
 _Output = TypeVar("_Output", bound=tuple)
 Step = Callable[[Tensor, State, Memory], _Output]
 Start = Callable[[Memory], State]
+_GROUPS = 4  # of captions by their length: more would make small products of them
 
 
 def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,33 +37,65 @@ def open_forget_gate(bias: Tensor) -> None:
         bias[hidden : 2 * hidden] = 1.0
 
 
-def one_weight_gradient(linear: nn.Linear, added_to: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Apply `linear` (no bias) at every step of a recurrence, but compute its weight's gradient once, for all steps.
+def one_weight_gradient(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """`linear`, to be applied at every step of a recurrence: the gradient of its weight is computed once, for all steps.
 
-    added_to (P, G): what the result of every step is added to, step after step. Returns it, and the function to call
-    instead of `linear`. The gradient of a sum is that of its terms, so when the gradient of `added_to` has come back
-    from all steps, the weight's is one product instead of one per step, each with a sum over the whole weight."""
-    inputs: list[Tensor] = []
+    It is one product, when the gradients of all steps have come back, instead of one per step, each with a sum over the whole
+    weight."""
+    steps: list[tuple[Tensor, Tensor]] = []
+    after_all = _WeightGradient.apply(linear.weight, linear.bias, steps)
+    bias = None if linear.bias is None else linear.bias.detach()
 
     def apply(x: Tensor) -> Tensor:
-        inputs.append(x.detach())
-        return nn.functional.linear(x, linear.weight.detach())
+        y = nn.functional.linear(x, linear.weight.detach(), bias)
+        applied: Tensor = _NoteGradient.apply(y, after_all, x.detach(), steps)
+        return applied
 
-    return _WeightGradient.apply(added_to, linear.weight, inputs), apply
+    return apply
 
 
 class _WeightGradient(torch.autograd.Function):
-    """Identity in the forward pass; in the backward pass the gradient of `weight` from the inputs of all steps."""
+    """Its result is a zero that every step depends on, so its backward pass comes after theirs: `steps` then holds the input
+    and the gradient of the output of each."""
 
     @staticmethod
-    def forward(ctx: Any, added_to: Tensor, weight: Tensor, inputs: list[Tensor]) -> Tensor:
-        ctx.inputs, ctx.dtype = inputs, weight.dtype
-        return added_to.view_as(added_to)
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
+        ctx.steps, ctx.bias = steps, bias is not None
+        return weight.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        inputs = torch.cat(ctx.inputs).to(gradient.dtype)
-        return gradient, (gradient.t() @ inputs).to(ctx.dtype), None
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        inputs, gradients = map(torch.cat, zip(*ctx.steps, strict=True))
+        weight = gradients.t() @ inputs.to(gradients.dtype)
+        return weight, gradients.sum(0) if ctx.bias else None, None
+
+
+class _NoteGradient(torch.autograd.Function):
+    """Identity; the backward pass notes the gradient that comes through."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, after_all: Tensor, x: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
+        ctx.x, ctx.steps, ctx.after_all = x, steps, after_all
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        ctx.steps.append((ctx.x, gradient))
+        return gradient, torch.zeros_like(ctx.after_all), None, None
+
+
+def lstm_where_valid(lstm: nn.LSTM, inputs: Tensor, valid: Tensor) -> Tensor:
+    """One layer over captions: inputs (N, S, X), valid (N, S) True up to the end of each -> hidden (R, H) of the valid positions,
+    caption after caption. Captions go through it in groups of similar length, each no further than its longest."""
+    lengths = valid.sum(1)
+    numbers = (valid.flatten().cumsum(0) - 1).view_as(valid)  # of the valid positions, 0 .. R-1
+    hidden, positions = [], []
+    for rows in lengths.argsort(descending=True, stable=True).chunk(_GROUPS):
+        longest = max(1, int(lengths[rows[0]]))
+        there = valid[rows, :longest]
+        hidden.append(lstm(inputs[rows, :longest])[0][there])
+        positions.append(numbers[rows, :longest][there])
+    return torch.cat(hidden).index_select(0, torch.cat(positions).argsort())
 
 
 def worth_dropping_rows(active: int, rows: int) -> bool:

@@ -2,10 +2,11 @@
 
 from typing import Self
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.captioner import Captioner
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
+from models.losses.token_likelihood import token_log_likelihood
 from models.types import PAD, Batch
 
 
@@ -29,7 +30,7 @@ class CrossEntropy:
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
-        return nn.functional.cross_entropy(logits, tokens, label_smoothing=self.label_smoothing)
+        return -token_log_likelihood(logits, tokens, self.label_smoothing).mean()
 
 
 class DiscriminativeCrossEntropy(CrossEntropy):
@@ -48,5 +49,4 @@ class DiscriminativeCrossEntropy(CrossEntropy):
             raise ValueError(f"{len(batch.tokens)} captions came with weights of shape {shape}: one each is wanted")
         valid = batch.tokens[:, 1:] != PAD
         weights = batch.weights.unsqueeze(1).expand_as(valid)[valid]
-        each = nn.functional.cross_entropy(logits, tokens, reduction="none", label_smoothing=self.label_smoothing)
-        return (weights * each).mean()
+        return -(weights * token_log_likelihood(logits, tokens, self.label_smoothing)).mean()

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner
 from models.decoding.greedy_and_sampling import greedy, sample
+from models.losses.token_likelihood import token_log_likelihood
 from models.rewards import baselines
 from models.rewards.baselines import BaselineOptions, SampleBaseline, SecondSampleBaseline, TruthBaseline
 from models.training.loop import eval_mode
@@ -136,8 +137,7 @@ def policy_log_probs(captioner: Captioner, batch: Batch, sampled: Decoded, tempe
     longest = int((sampled.tokens != PAD).any(0).any(0).sum())
     shortened = replace(sampled, tokens=sampled.tokens[..., :longest])
     logits, targets = captioner.word_logits(sampled_batch(batch, shortened))
-    logits = logits.index_fill(1, torch.tensor(_NOT_ALLOWED, device=logits.device), -torch.inf) / temperature
-    return -nn.functional.cross_entropy(logits, targets, reduction="none")
+    return token_log_likelihood(logits, targets, temperature=temperature, excluded=_NOT_ALLOWED)
 
 
 def signs_of_collapse(statistics: Mapping[str, float], samples: int) -> list[str]:

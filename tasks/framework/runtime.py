@@ -51,10 +51,6 @@ class Runtime(Options):
 
     training_precision: Literal["float32", "bfloat16"] = "bfloat16"
     """of training on a GPU: bfloat16 where torch finds it safe, weights stay float32; on the CPU always float32"""
-    compile_training: bool = False
-    """let torch.compile make code for the encoder and the output layer of a captioner that is trained: its first steps take
-    longer, and it needs a C++ compiler on the CPU. Losses differ by rounding, so a training is bit-identical only to others
-    with the same choice"""
     nproc: int = Field(1, ge=1)
     """processes that train a captioner together on this machine, each with a part of every batch and, on GPUs, one of its own"""
     checkpoints: int = Field(2, ge=1)

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from models.training import loop
-from models.training.compiling import compile_modules
 from models.training.loop import Batches, FitOptions, Progress, Schedule, TrainState, random_state, undisturbed
 from models.training.parallel import Ranks
 from storage.checkpoints import Checkpoint, LastCheckpoints
@@ -146,8 +145,6 @@ def _train(context: StageContext, training: Training, resumed: Resumed, state: T
     checkpoints = LastCheckpoints(context.folder / LAST, runtime.checkpoints)
     steps_done = resumed.state.values["step"] if resumed.state else 0
     total = training.options.epochs * training.batches.steps_per_epoch
-    if runtime.compile_training:
-        compile_modules(training.model)
     what = (training.model, training.objective, training.batches, training.options)
     device, half = runtime.torch_device(), runtime.training_precision == "bfloat16"
     steps = train(context.folder, *what, resumed.state, device, ranks, half=half)

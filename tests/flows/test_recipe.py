@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.recipe import RENAMED, Recipe, check_recipe, load_recipe, recorded_recipe, shipped_recipes
+from flows.recipe import REMOVED, RENAMED, Recipe, check_recipe, load_recipe, recorded_recipe, shipped_recipes
 from storage.errors import UsageError
 from storage.media.frame_sampling import Uniform
 from storage.runs import RunRecord
@@ -85,12 +85,19 @@ def test_data_and_kind_replace_the_data_set(tmp_path: Path) -> None:
         ("seeding.sampling.points=[[0, 1.0]]", "seeding.sampling: is now called 'scheduled_sampling'"),
         ("seeding.videos=3", "seeding.videos: is now called 'batch_size'"),
         ("tagger.training.average=0.9", "tagger.training.average: is now called 'ema_decay'"),
-        ("features={x: {kind: backbone, net: resnet101, compiled: no}}", "features.x.compiled: is no more: OpenVINO"),
+        (
+            "features={x: {kind: backbone, net: resnet101, compiled: no}}",
+            "features.x.compiled: there is no such key any more, since OpenVINO",
+        ),
         ("runtime.slots=x", "runtime.slots: is now called 'concurrency_limit'"),
     ],
 )
 def test_a_key_of_another_name_than_before_says_the_new_one(setting: str, said: str) -> None:
     assert said in mistake(setting)
+
+
+def test_a_key_that_is_no_more_says_so() -> None:
+    assert "runtime.compile_training: there is no such key any more" in mistake("runtime.compile_training=true")
 
 
 def test_every_renamed_key_is_one_and_a_record_with_the_old_ones_is_still_read() -> None:
@@ -108,6 +115,10 @@ def test_every_renamed_key_is_one_and_a_record_with_the_old_ones_is_still_read()
             found[key] = found.pop(new)
             moved += 1
     assert moved >= len(RENAMED) - 1  # the tagger has no captions of its own
+    for place in REMOVED:
+        section, key = place.split(".")
+        assert key not in old[section]
+        old[section][key] = False
     run = RunRecord("1", "demo-gld", "demo", "/data", old, {}, (), "2024-01-01T00:00:00Z")
     assert recorded_recipe(run).model_dump(mode="json") == recipe
 

@@ -36,10 +36,12 @@ class GruDecoder(nn.Module):
         """Memory of N -> a hidden state (N, H) for each layer, the top one last."""
         return torch.tanh(self.start_hidden(memory.summary)).chunk(self.layers, dim=-1)
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
+    def step(
+        self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T)."""
         state, weights = self._advance(self.gates_from_word(self.dropout(self.embed(token))), state, memory)
-        return self.predict(self.dropout(state[-1])), state, weights  # eq. 12
+        return self.predict(self.dropout(state[-1]), wanted), state, weights  # eq. 12
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         words = self.dropout(self.embed(tokens[:, :-1]))

@@ -98,10 +98,12 @@ class RefocusDecoder(nn.Module):
         """Memory of N -> hidden (N, H), zeros, and cell (N, H), o."""
         return torch.zeros_like(memory.summary), memory.summary
 
-    def step(self, token: Tensor, state: State, memory: Memory) -> tuple[Tensor, State, Tensor | None]:
+    def step(
+        self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None
+    ) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention over time (N, T)."""
         state, weights = self._advance(self.gates_from_word(self._words(token, memory.summary)), state, memory)
-        return self.predict(self.dropout(state[0])), state, weights
+        return self.predict(self.dropout(state[0]), wanted), state, weights
 
     def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
         inputs = tokens[:, :-1]

@@ -73,6 +73,21 @@ def test_every_captioner_of_the_zoo_is_here() -> None:
 
 
 @pytest.mark.parametrize("kind", SMALL)
+@torch.no_grad()
+def test_a_step_gives_the_logits_of_the_wanted_rows_alone(kind: str) -> None:
+    captioner, wanted = small(kind).train(), torch.tensor([1, 5, 6])
+    memory = captioner.encode(*videos())
+    token, state = torch.full((VIDEOS,), BOS), captioner.decoder.start(memory)
+    results = []
+    for rows in (None, wanted):
+        torch.manual_seed(3)  # dropout is drawn for all rows either way
+        results.append(captioner.decoder.step(token, state, memory, rows))
+    (every, after, _), (some, after_too, _) = results
+    assert every.shape == (VIDEOS, WORDS) and torch.allclose(some, every[wanted], atol=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(after, after_too, strict=True))
+
+
+@pytest.mark.parametrize("kind", SMALL)
 def test_a_caption_is_the_same_alone_and_in_a_batch(kind: str) -> None:
     captioner, (features, masks) = small(kind), videos()
     together = beam(captioner, features, masks, 6, width=3, n_best=2, attention=True)

@@ -70,8 +70,10 @@ class _Parrot:
     def start(self, memory: Memory) -> State:
         return ()
 
-    def step(self, token: torch.Tensor, state: State, memory: Memory) -> tuple[torch.Tensor, State, None]:
-        logits = torch.zeros(len(token), VOCABULARY)
+    def step(
+        self, token: torch.Tensor, state: State, memory: Memory, wanted: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, State, None]:
+        logits = torch.zeros(len(token if wanted is None else wanted), VOCABULARY)
         logits[:, 9], logits[:, [PAD, BOS]] = 5.0, 9.0
         return logits, state, None
 

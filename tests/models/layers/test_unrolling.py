@@ -8,7 +8,9 @@ from torch import nn
 
 from models.captioner import Captioner
 from models.captioners.gld import TopDownOptions
+from models.captioners.glrg import GlRgOptions
 from models.captioners.vre.captioner import VreOptions
+from models.layers import attention
 from models.layers.recurrent import Unrolling
 from models.layers.words import OutputLayer
 from models.types import EOS, PAD, Memory
@@ -57,13 +59,14 @@ def unrolled(kind: str) -> Captioner:
         return toy_captioner(kind)
     options = {
         "vre": VreOptions(temporal="rgb", spatial="motion", hidden=8, dropout=0),
+        "glrg": GlRgOptions(features=("rgb", "motion"), projection=6, embedding=5, hidden=8, dropout=0),
         "top_down": TopDownOptions(features=("rgb", "motion"), embedding=5, hidden=8, attention=7, dropout=0),
     }
     torch.manual_seed(0)
     return opinionated(build_captioner(options[kind], SIZES, VOCABULARY))
 
 
-@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down"])
+@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down", "glrg"])
 def test_leaving_steps_out_changes_neither_logits_nor_gradients(kind: str) -> None:
     captioner, batch = unrolled(kind), toy_batch(videos=6, captions=3, words=9)
     assert batch.tokens is not None
@@ -86,7 +89,7 @@ def test_leaving_steps_out_changes_neither_logits_nor_gradients(kind: str) -> No
     assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in expected)
 
 
-@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down"])
+@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "vre", "top_down", "glrg"])
 def test_the_gradients_of_a_whole_caption_are_those_of_its_steps(kind: str) -> None:
     captioner, batch = unrolled(kind), toy_batch(videos=6, captions=3, words=9)
     assert batch.tokens is not None and batch.video_index is not None
@@ -104,6 +107,26 @@ def test_the_gradients_of_a_whole_caption_are_those_of_its_steps(kind: str) -> N
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         assert gradient.abs().max() > 0 and torch.allclose(found[name], gradient, atol=1e-5), name
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 4, 100])
+def test_an_unrolled_attention_is_the_attention_of_each_step(rows_per_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_BLOCK", rows_per_block * 5 * 7)
+    torch.manual_seed(0)
+    reader = attention.AdditiveAttention(memory=3, hidden=4, attention=7)
+    rows, queries = torch.randn(6, 5, 3, requires_grad=True), torch.randn(3, 6, 4, requires_grad=True)
+    mask = torch.rand(6, 5) < 0.7
+    leaves = [rows, queries, *reader.parameters()]
+    results = []
+    for read in (reader, reader.unrolled()):
+        memory = reader.prepare(Memory(rows, mask, rows[:, 0]))
+        total = torch.zeros(())
+        for n, query in zip((6, 5, 3), queries, strict=True):  # fewer captions take part in each step
+            context, weights = read(query[:n], memory.first(n))
+            assert weights is not None
+            total = total + (context**2).sum() + weights[:, 0].sum()
+        results.append((total, *torch.autograd.grad(total, leaves)))
+    assert all(torch.allclose(found, expected, atol=1e-5) for found, expected in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("words", [11, 16, 33])

@@ -2,7 +2,7 @@
 
     python benches/eager_photos.py net|loop WEIGHTS FOLDER
 
-net: the photos are decoded before, then go through the net in batches of 11, as the stage has them. loop: one photo after another,
+net: the photos are decoded before, then go through the net in batches of 11, as the stage has them. loop: one photo at a time,
 opened, resized, through the net, saved as .npy. WEIGHTS: a file, or 'random'. Prints wall and processor seconds, and those of one
 thread on one core; loading is left out."""
 

@@ -17,9 +17,9 @@ Clips: drawn, nets with seeded weights, two extractors in each setting: heavy (o
   step_size so that there are 2 (left at its defaults it would run all 75 frames and 4 stacks of a clip of 3 s). Its OpenCV and
   torchvision.io are PyAV here. It starts Python once per extractor, which is not counted. Both loops run torch on all cores
 
-Photos: those of a folder, or drawn ones; tf_efficientnet_lite2 with the weights of a file, or seeded ones. The stage (pooled, grid) against
-eager torch on all cores without reading or writing, and against a loop over photos (benches/eager_photos.py); then beside one busy
-process; then on one core alone. "Memory kept" is torch with glibc told to keep what is freed, as our processes have it.
+Photos: those of a folder, or drawn ones; tf_efficientnet_lite2 with the weights of a file, or seeded ones. The stage, pooled and
+grid, against eager torch on all cores without reading or writing, and against a loop over photos (eager_photos.py); then beside
+one busy process; then on one core alone. "Memory kept": torch with glibc told to keep what is freed, as our processes have it.
 
 All take turns; a ratio is the median over the turns. Loading and converting the nets is left out everywhere. On a busy machine
 the ratios of CPU time say more: they count all work, hidden behind other work or not."""

@@ -100,8 +100,8 @@ def _engine() -> Finding:
     wanted = backbone(torch.from_numpy(items))["pooled"].numpy()
     apart = float(np.abs(found - wanted).max() / np.abs(wanted).max())
     half = "bfloat16 too" if knows_bfloat16() else "no bfloat16 on this processor"
-    told = f"OpenVINO on CPUs, {apart:.0e} from torch on a small net; {half}"
-    return Finding("engine", told, "" if apart < 1e-4 else "set runtime.engine to torch, and report this")
+    words = f"OpenVINO on CPUs, {apart:.0e} from torch on a small net; {half}"
+    return Finding("engine", words, "" if apart < 1e-4 else "set runtime.engine to torch, and report this")
 
 
 def _ffmpeg() -> Finding:

@@ -136,8 +136,8 @@ class WorkerProcess:
         none, env = subprocess.DEVNULL, {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             handle, err = theirs.fileno(), self._stderr
-            told = json.dumps([handle, os.getpid(), kind.memory, kind.keeps_memory, sys.path])
-            command = [sys.executable, "-c", _PROGRAM, told, kind.name]
+            settings = json.dumps([handle, os.getpid(), kind.memory, kind.keeps_memory, sys.path])
+            command = [sys.executable, "-c", _PROGRAM, settings, kind.name]
             self._process = subprocess.Popen(command, pass_fds=[handle], stdin=none, stdout=none, stderr=err, env=env)
         self._channel = Channel(ours)
 

@@ -38,7 +38,9 @@ def alone(workspace: Workspace) -> Callable[..., StageRun]:
     """alone(stage, options, data, **inputs) runs a stage by itself and returns its run; decoding stays in process."""
 
     def run_stage(stage: Stage, options: Any, data: Path, force: bool = False, **inputs: ArtifactRef) -> StageRun:
-        run = stage.bind(workspace, data, Runtime(decoders=0, net_processes=0, engine="torch", device="cpu"), options, inputs)
+        run = stage.bind(
+            workspace, data, Runtime(decoders=0, net_processes=0, engine="torch", device="cpu", threads=1), options, inputs
+        )
         run.execute(force)
         return run
 

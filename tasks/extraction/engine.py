@@ -194,7 +194,7 @@ class RunningBatches:
 
     def __init__(self, runtime: Runtime):
         self._pool = NetPool(runtime.net_count)
-        self._running: deque[tuple[NetBatcher, Batch, Callable[[], Any]]] = deque()
+        self._running: deque[tuple[NetBatcher, RowBatch, Callable[[], Any]]] = deque()
 
     def __enter__(self) -> Self:
         self._pool.__enter__()
@@ -203,7 +203,7 @@ class RunningBatches:
     def __exit__(self, *error: object) -> None:
         self._pool.__exit__(*error)
 
-    def submit(self, batcher: NetBatcher, batch: Batch) -> Iterator[RowResult]:
+    def submit(self, batcher: NetBatcher, batch: RowBatch) -> Iterator[RowResult]:
         """Start a batch, and settle the first one if enough run; or run it here."""
         run, job = batcher.net.job(batch.items)
         if batcher.net.in_process or not self._pool.workers:
@@ -223,7 +223,7 @@ class RunningBatches:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class RowBatch:
     """A batch and, for each of its items, the row that it belongs to."""
 
     items: ItemBatch
@@ -290,11 +290,11 @@ class NetBatcher:
         if not self._filled or self._buffer is None:
             return
         self._buffer[len(self._filled) :] = 0
-        batch = Batch(ItemBatch(self._buffer, len(self._filled), self._wanted), self._filled)
+        batch = RowBatch(ItemBatch(self._buffer, len(self._filled), self._wanted), self._filled)
         self._buffer, self._filled = None, []
         yield from self._running.submit(self, batch)
 
-    def settle(self, batch: Batch, outputs: dict[str, np.ndarray]) -> Iterator[RowResult]:
+    def settle(self, batch: RowBatch, outputs: dict[str, np.ndarray]) -> Iterator[RowResult]:
         """Take what the net made of a batch; write the rows that are complete with it."""
         self._spare.append(batch.items.items)
         stacked = {name: outputs[name].astype(np.float16, copy=False) for name in self._stacked}

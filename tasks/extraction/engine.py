@@ -106,7 +106,7 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
                 streams = [_VideoStream(decoding.popleft(), names, batchers) for _ in group.jobs]
                 for event in events:
                     yield from _dispatch(event, streams)
-                lost += [each.video for each in streams if not each.ended]
+                lost += [each.video for each in streams if not each.ended and len(streams) > 1]
             if not lost:
                 break
             groups = (stream.JobGroup((job,)) for job in jobs(lost))  # one of them is bad: which, is seen when each is alone

@@ -16,6 +16,7 @@ from storage.workspace import Workspace
 from tasks.boost import BoostOptions, boost
 from tasks.caption import CaptionOptions, caption
 from tasks.catalogue import catalogue
+from tasks.evaluation.dense_events import ANNOTATED
 from tasks.evaluate import evaluate
 from tasks.extract_features import ExtractOptions, extract_features
 from tasks.extraction.extractors import sampling_of
@@ -84,8 +85,9 @@ def pipeline(add: Planner, recipe: Recipe) -> None:
         recipe.evaluation,
         captioners=captioners,
         captions=captions,
-        text=text.part(*dict.fromkeys((split, "train"))),
+        text=text.part(*dict.fromkeys((split, "train", *(ANNOTATED if recipe.evaluation.dense_events else ())))),
         features=read,
+        videos=data.part(*(f"videos/{name}" for name in ANNOTATED)) if recipe.evaluation.dense_events else None,
     )
     add(report, page_options(recipe), **results)
 

@@ -13,12 +13,14 @@ from models.metrics.bootstrap import intervals
 from models.metrics.corpus import CaptionScorer, score_corpus
 from models.metrics.diversity import diversity
 from models.metrics.java import NoJava, find_java
+from storage.catalogue import Catalogue
 from storage.errors import BadInput, StorageError, UsageError
 from storage.files.atomic import write_json
 from storage.options import Options
 from storage.records import ArtifactRef, Split
 from storage.results import read_captions, read_scores
 from storage.text.references import References
+from tasks.evaluation.dense_events import score_events
 from tasks.evaluation.self_retrieval import recall_at, self_retrieval
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import progress_bar
@@ -38,6 +40,9 @@ class EvaluationOptions(Options):
     """whether SPICE is computed, by the CoreNLP 3.6.0 jars in the folder that LONGTAKE_SPICE_JARS names on the machine"""
     self_retrieval: int = Field(1000, ge=0)
     """self-retrieval is computed for splits of at most so many videos, because its cost grows with their square; 0 never"""
+    dense_events: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+    """tIoUs at which captions of segments are also scored as densevid_eval does, against the segments of the val and test splits
+    that overlap them; ActivityNet's are 0.3, 0.5, 0.7, 0.9; none never"""
     attention_masking: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """parts of the attention weights, from 0 to 1, without which the split is captioned again, the smallest first; none never"""
 
@@ -68,8 +73,9 @@ def evaluate(
     text: ArtifactRef,
     captioners: tuple[ArtifactRef, ...],
     features: ArtifactRef,
+    videos: ArtifactRef | None = None,
 ) -> StageResult:
-    """Several captioners caption as an ensemble."""
+    """Several captioners caption as an ensemble; `videos` are read where segments are matched by time."""
     jars, not_computed = _spice_jars() if options.spice else None, {}
     with CaptionScorer(options.meteor, jars) as scorer:  # Java works in the background all the time
         texts = References(context.path(text))
@@ -97,6 +103,11 @@ def evaluate(
                 not_computed["Attention masking"] = "the captioner has no attention"
         scored = finished()
         not_computed = scored.not_computed | not_computed
+        dense = None
+        if options.dense_events and videos is not None:
+            catalogue, meteor = Catalogue(context.path(videos), context.data), "METEOR" not in not_computed
+            measure = scorer.meteor_scores if meteor else None
+            dense = score_events(catalogue, texts, hypotheses, options.dense_events, measure)
 
     training = [caption for of_video in texts.sentences("train").values() for caption in of_video]
     metrics = scored.metrics()
@@ -108,6 +119,7 @@ def evaluate(
         "diversity": diversity(everything.values(), training).named(),
         "self_retrieval": recall_at(ranks) if ranks else None,
         "attention_masking": masking,
+        "dense_events": dense,
         "not_computed": not_computed,
         "without_java": options.meteor and "METEOR" in not_computed and _no_java(),
         "not_captioned": sorted(references.keys() - hypotheses.keys()),

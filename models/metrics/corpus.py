@@ -107,6 +107,10 @@ class CaptionScorer:
     def __exit__(self, *error: object) -> None:
         self._opened.close()
 
+    def meteor_scores(self, captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> MeteorScores:
+        """METEOR alone, here and now; it must have been asked for."""
+        return self._meteor.score(captions, references)
+
     def score(self, captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Callable[[], ScoredCaptions]:
         """Captions (video id -> words) -> a function that waits for METEOR and returns all scores. The others are computed
         here; call the function before this is closed."""

@@ -6,9 +6,9 @@ RUN is a run's id or its recipe's name; without it, the newest run that found ke
 the demo world, whose truth.jsonl knows the frames of each event). 'any frame' is what a choice by chance would give. A frame
 counts as inside from the event's first to its last frame, by the time that it was taken at.
 
-First, what there is to gain: the loss of the second step (nats per caption) with each frame in turn as the key frame. 'spread' is its
-largest minus its smallest value over the frames of a video; 'inside' and 'outside' are its means over those frames; 'best inside' is
-the share of videos whose best frame lies inside the event. Where the spread is nothing, no way of choosing can be better than another."""
+First, what there is to gain: the loss of the second step (nats per caption) with each frame in turn as the key frame. 'spread' is
+its largest minus its smallest value over the frames of a video; 'inside' and 'outside' are its means over those frames; 'best
+inside' is the share of videos whose best frame lies inside the event. Where the spread is nothing, no choice can be better."""
 
 import argparse
 from pathlib import Path

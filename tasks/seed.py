@@ -31,7 +31,6 @@ from tasks.training.batches import CaptionData
 from tasks.training.distributed import train_in_processes
 from tasks.training.trainer import Training, resume, run_training
 
-
 LEAST_SPREAD = 0.01
 """below this standard deviation over videos, vre's representation o is dead"""
 
@@ -181,7 +180,7 @@ def _watched(epoch: int, means: dict[str, float]) -> dict[str, Any]:
     if means.get("spread", 1.0) >= LEAST_SPREAD:
         return dict(means)
     dead = f"vre's representations of all videos are nearly equal (their spread is {means['spread']:.2g}), so no frame can matter"
-    warning = f"{dead}; set captioner.layer_norm, or lower seeding.learning_rate"
+    warning = f"{dead}; set captioner.batch_norm, or lower seeding.learning_rate"
     console.print(f"  epoch {epoch}: {warning}", highlight=False, markup=False)
     return means | {"warning": warning}
 

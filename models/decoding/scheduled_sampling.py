@@ -46,9 +46,7 @@ ALWAYS_TRUE = ScheduledSampling()
 
 
 @torch.no_grad()
-def mix_tokens(
-    decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, own: Own, stays: Tensor | None = None
-) -> Tensor:
+def mix_tokens(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, own: Own, stays: Tensor | None = None) -> Tensor:
     """tokens (N, L), memory of N -> (N, L): each token after the first stays with probability `truth`, on its own, or where
     `stays` (N, L) is True; else it is the decoder's prediction given the tokens before it, themselves mixed. PAD and the last
     token, no inputs, stay."""

@@ -45,7 +45,9 @@ def dense_scores(
     Videos without a prediction count nothing at all. METEOR, where a scorer is given, is asked for all pairs at once."""
     if not predictions:
         raise ValueError("there are no captioned events to score")
-    pairs = {tiou: {video: _pairs(events, references.get(video, ()), tiou) for video, events in predictions.items()} for tiou in tious}
+    pairs = {
+        tiou: {video: _pairs(events, references.get(video, ()), tiou) for video, events in predictions.items()} for tiou in tious
+    }
     statistics = {} if meteor is None else _statistics(meteor, {pair for at in pairs.values() for p in at.values() for pair in p})
     found = {}
     for tiou, videos in pairs.items():

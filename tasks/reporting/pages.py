@@ -108,7 +108,7 @@ class ReportPage:
     warnings: Sequence[str] = ()
     scores: Sequence[Score] = ()
     curves: Sequence[Curve] = ()
-    masking: Curve | None = None
+    masking: list[Curve] = field(default_factory=list)
     clips: Sequence[ReportClip] = ()
     not_shown: Sequence[str] = ()
     near_duplicates: Sequence[DuplicateClips] = ()

@@ -43,8 +43,8 @@ class VreOptions(Options):
     """How often a video is encoded: not at all, around its middle, or around its key frame too."""
     hidden: int = Field(512, ge=1)
     """Size of the GRUs, the LSTM, the attention, the video's representation and a word's vector."""
-    layer_norm: bool = False
-    """LayerNorm before the encoder's tanhs: keeps them from saturating, so that videos stay distinguishable."""
+    batch_norm: bool = False
+    """BatchNorm before the encoder's tanhs: every number of a video's representation keeps its spread over videos."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the LSTM's outputs that is dropped in training."""
 
@@ -100,7 +100,7 @@ class RefocusDecoder(nn.Module):
         self.gates_from_past = nn.Linear((temporal or 0) + (spatial or 0) + hidden, 4 * hidden, bias=False)
         self.predict = OutputLayer(hidden, words)
         self.dropout = SharedDropout(dropout)
-        self.softmax = AttentionSoftmax()
+        self.weigh_time, self.weigh_space = AttentionSoftmax("frames"), AttentionSoftmax("cells")
         open_forget_gate(self.gates_from_word.bias)
 
     def prepare(self, memory: Memory) -> Memory:
@@ -147,11 +147,11 @@ class RefocusDecoder(nn.Module):
         extras, contexts, weights = memory.extras, [], None
         if self.over_time is not None:
             scores = self.over_time(self.over_time.query(hidden) + extras["time_query"], extras["time_keys"])
-            weights = self.softmax(scores, memory.mask)
+            weights = self.weigh_time(scores, memory.mask)
             contexts.append(weighted_sum(weights, memory.tokens))  # eq. 16
         if self.over_space is not None:
             scores = self.over_space(self.over_space.query(hidden) + extras["space_query"], extras["space_keys"])
-            contexts.append(weighted_sum(self.softmax(scores, extras["spatial_mask"]), extras["spatial"]))
+            contexts.append(weighted_sum(self.weigh_space(scores, extras["spatial_mask"]), extras["spatial"]))
         gates = from_word + self.gates_from_past(torch.cat([*contexts, hidden], dim=-1))
         if self.gates_from_audio is not None:
             gates = gates + extras["audio_gates"]
@@ -250,6 +250,6 @@ def build_vre(options: VreOptions, feature_sizes: dict[str, int], vocabulary_siz
     o, sizes = options, wanted_sizes(options.features, feature_sizes)
     temporal, spatial, audio = sizes[o.temporal], sizes.get(o.spatial or ""), sizes.get(o.audio or "")
     names = (o.temporal, o.spatial, o.audio, o.key_frames)
-    encoder = RefocusEncoder(names, temporal, audio or 0, o.hidden, o.steps, o.layer_norm)
+    encoder = RefocusEncoder(names, temporal, audio or 0, o.hidden, o.steps, o.batch_norm)
     attended = temporal if o.temporal_attention else None
     return VreCaptioner(encoder, RefocusDecoder(vocabulary_size, attended, spatial, audio, o.hidden, o.dropout))

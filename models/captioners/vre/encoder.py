@@ -33,11 +33,11 @@ class KeyFrameGru(nn.Module):
     One GRU reads the frames key, key - 1, .., 0, the other key, key + 1, .., K - 1: the key frame is read by both, first,
     from a state of zeros. With the key frame at an end, one of them reads that frame alone."""
 
-    def __init__(self, size: int, hidden: int, layer_norm: bool = False):
+    def __init__(self, size: int, hidden: int, batch_norm: bool = False):
         super().__init__()
         self.leftwards = nn.GRU(size, hidden, batch_first=True)
         self.rightwards = nn.GRU(size, hidden, batch_first=True)
-        self.combine = _linear(2 * hidden, hidden, layer_norm)
+        self.combine = _linear(2 * hidden, hidden, batch_norm)
 
     def forward(self, rows: Tensor, lengths: Tensor, key: Tensor) -> Tensor:
         """rows (B, K, C), lengths (B,) of which are valid and come first, key (B,) < lengths -> (B, H).
@@ -48,10 +48,22 @@ class KeyFrameGru(nn.Module):
         return torch.tanh(self.combine(torch.cat([left, right], dim=-1)))
 
 
-def _linear(inputs: int, outputs: int, layer_norm: bool) -> nn.Module:
-    """A linear layer in front of a tanh; with LayerNorm behind it, the tanh cannot saturate for all videos alike."""
+class BatchNorm(nn.BatchNorm1d):
+    """nn.BatchNorm1d without weights, for batches of a single video too: those are measured by the running statistics."""
+
+    def __init__(self, size: int):
+        super().__init__(size, affine=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and len(input) < 2:
+            return nn.functional.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
+        return super().forward(input)
+
+
+def _linear(inputs: int, outputs: int, batch_norm: bool) -> nn.Module:
+    """A linear layer in front of a tanh; with BatchNorm behind it, the tanh cannot saturate for all videos alike."""
     linear = nn.Linear(inputs, outputs)
-    return nn.Sequential(linear, nn.LayerNorm(outputs, elementwise_affine=False)) if layer_norm else linear
+    return nn.Sequential(linear, BatchNorm(outputs)) if batch_norm else linear
 
 
 def _run(gru: nn.GRU, rows: Tensor, key: Tensor, direction: int, steps: Tensor) -> Tensor:
@@ -84,7 +96,7 @@ class RefocusEncoder(nn.Module):
         audio: int,
         hidden: int,
         steps: int,
-        layer_norm: bool = False,
+        batch_norm: bool = False,
     ):
         """names: of the temporal, spatial and audio features and of key_frames; temporal and audio: sizes of theirs"""
         super().__init__()
@@ -94,10 +106,10 @@ class RefocusEncoder(nn.Module):
         self.choice: RefocusChoice = "argmax"  # seeding sets it
         self.steps = self.most_steps = steps  # training's first phase sets `steps` to 1 for a while
         if steps >= 1:
-            self.around = KeyFrameGru(temporal, hidden, layer_norm)
-            self.represent = _linear(hidden + audio, hidden, layer_norm)  # W_a, shared by both steps
+            self.around = KeyFrameGru(temporal, hidden, batch_norm)
+            self.represent = _linear(hidden + audio, hidden, batch_norm)  # W_a, shared by both steps
         if steps >= 2:
-            self.merge = _linear(2 * hidden, hidden, layer_norm)  # W_m
+            self.merge = _linear(2 * hidden, hidden, batch_norm)  # W_m
             if self.key_frames is None:
                 self.refocus = ProductScores(hidden, temporal, hidden)
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage.datasets.annotations import find_annotation, no_annotations, read_json, repair_segment
-from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
-from storage.options import Options
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName, TrainShareOptions
 from storage.records import Split, VideoRecord
 
 FILES = ("train.json", "val_1.json", "val_2.json")
 EXPECTED = 'an object of videos, each as {"duration": s, "timestamps": [[start, end], ...], "sentences": [...]}'
 
 
-class ActivityNetOptions(Options):
+class ActivityNetOptions(TrainShareOptions):
     """ActivityNet Captions (about 20,000 long videos, described segment by segment)."""
 
     kind: Literal["activitynet"] = "activitynet"

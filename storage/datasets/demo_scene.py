@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from storage.datasets.dataset import DatasetName
-from storage.options import Options
+from storage.datasets.dataset import DatasetName, TrainShareOptions
 from storage.records import SPLITS, Split
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")
@@ -99,7 +98,7 @@ class DemoClip:
     differs: str | None = None
 
 
-class DemoOptions(Options):
+class DemoOptions(TrainShareOptions):
     """What the demo world looks like."""
 
     kind: Literal["demo"] = "demo"
@@ -152,7 +151,7 @@ class DemoOptions(Options):
 
     def drawn(self) -> dict[str, Any]:
         """What decides the bytes of a world; `competing` only where it is set, so that older worlds stay what they are."""
-        unsaid = {"kind", "name", "path"} if self.competing else {"kind", "name", "path", "competing"}
+        unsaid = {"kind", "name", "path", "train_share"} | (set() if self.competing else {"competing"})
         return self.model_dump(mode="json", exclude=unsaid)
 
     def plan(self) -> list[DemoClip]:

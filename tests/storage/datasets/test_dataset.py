@@ -227,3 +227,13 @@ def test_split_names_of_the_field_are_understood():
     assert [parse_split(word) for word in ("Train", "validate", "validation", "dev", " val ", "test", "tset", None, 3)] == [
         "train", "val", "val", "val", "val", "test", None, None, None,
     ]  # fmt: skip
+
+
+def test_a_part_of_the_training_split_lies_within_every_larger_part() -> None:
+    videos = tuple(VideoRecord(f"v{n}", None, "train" if n < 10 else "test") for n in range(14))
+    whole = Dataset("toy", Path(), videos, tuple(Caption(video.id, 0, "a dog") for video in videos), (), ())
+    ids = {share: {video.id for video in with_train_share(whole, share).videos} for share in (0.01, 0.3, 0.5, 1.0)}
+    assert [len(found) for found in ids.values()] == [5, 7, 9, 14]
+    assert ids[0.01] < ids[0.3] < ids[0.5] < ids[1.0] and all({"v10", "v13"} <= found for found in ids.values())
+    half = with_train_share(whole, 0.5)
+    assert {caption.video_id for caption in half.captions} == ids[0.5]

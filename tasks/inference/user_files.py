@@ -36,6 +36,7 @@ from tasks.framework.stage import Input, Stage, StageContext, StageRun
 from tasks.inference.generate import rank_captions
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.training.loading import captioner_options, load_trained
+from tasks.words_from_features import PredictingOptions, predict_words
 
 ExecuteStage = Callable[[StageRun], bool]
 """executes a stage; True if its result had to be computed"""
@@ -61,6 +62,8 @@ class TrainedRun:
     """one, or several that form an ensemble"""
     text: ArtifactRef
     tagger: ArtifactRef | None = None
+    words_net: ArtifactRef | None = None
+    """the net that predicts the feature 'words' from the others (GL-RG)"""
     refocused: ArtifactRef | None = None
     """the captioner that finds the key frames which the others read (VRE's third phase)"""
 
@@ -93,6 +96,8 @@ class UserFileStages:
         run, computed = self._execute(extract_features, options, videos=videos, tagger=trained.tagger, frame_plans=plans)
         done = run.find_completion() if computed else None
         extracted = sum(done.summary["extracted"].values()) if done else 0
+        if trained.words_net:
+            run, _ = self._execute(predict_words, PredictingOptions(), features=run.ref, net=trained.words_net)
         if trained.refocused:
             read = {"features": run.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
             run, _ = self._execute(find_key_frames, FindingOptions(), **read)

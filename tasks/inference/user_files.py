@@ -21,7 +21,7 @@ from storage.media.shots import Cuts, ShotOptions, shot_spans, window_spans
 from storage.options import Options
 from storage.records import ArtifactRef, Problem, TimeSpan
 from storage.results import CaptionRow
-from storage.text.references import References
+from storage.text.vocabulary import Vocabulary
 from storage.workspace import Workspace
 from tasks.catalogue import catalogue
 from tasks.extract_features import ExtractOptions, extract_features
@@ -58,18 +58,14 @@ class TrainedRun:
     """those that these features use"""
     search: SearchOptions
     runtime: Runtime
-    captioners: tuple[ArtifactRef, ...]
-    """one, or several that form an ensemble"""
-    text: ArtifactRef
+    checkpoints: tuple[Path, ...]
+    """of the captioner, or of several that form an ensemble"""
+    vocabulary: Vocabulary
     tagger: ArtifactRef | None = None
     words_net: ArtifactRef | None = None
     """the net that predicts the feature 'words' from the others (GL-RG)"""
-    refocused: ArtifactRef | None = None
-    """the captioner that finds the key frames which the others read (VRE's third phase)"""
-
-    @property
-    def checkpoints(self) -> list[Path]:
-        return [self.workspace.root / captioner.uri / "captioner.safetensors" for captioner in self.captioners]
+    refocused: tuple[ArtifactRef, ArtifactRef] | None = None
+    """the captioner that finds the key frames which the others read (VRE's third phase), and its text"""
 
 
 class UserFileStages:
@@ -99,7 +95,8 @@ class UserFileStages:
         if trained.words_net:
             run, _ = self._execute(predict_words, PredictingOptions(), features=run.ref, net=trained.words_net)
         if trained.refocused:
-            read = {"features": run.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
+            captioner, text = trained.refocused
+            read = {"features": run.ref, "captioner": captioner, "text": text.part("train")}
             run, _ = self._execute(find_key_frames, FindingOptions(), **read)
         return run.folder, extracted
 
@@ -208,7 +205,7 @@ class FileCaptioner:
         run's own search where it is wide enough, else from a wider one."""
         trained, device = self.trained, self.trained.runtime.torch_device()
         access = FeatureAccess.for_captioner(trained.workspace, folder, captioner_options(trained.checkpoints[0]))
-        vocabulary = References(trained.workspace.root / trained.text.uri).vocabulary
+        vocabulary = trained.vocabulary
         if self._net is None:
             self._net = load_trained(trained.checkpoints, access, vocabulary, device)
         ids = access.usable(ids)

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.cli.options import DEFAULT_WORKSPACE, existing
+from flows.demo import recipe_with_data
 from flows.find_run import find_run
+from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, recorded_recipe
 from storage.datasets.user_files import gather_files
 from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
 from storage.records import ArtifactRef
+from storage.results import read_captions
 from storage.runs import RunRecord, load_runs
+from storage.text.caption_writers import CaptionLine
 from storage.text.references import References
 from storage.workspace import Workspace
 from tasks.extraction.extractors import ImportedFeature, TaggerFeature, sampling_of
@@ -91,9 +95,21 @@ def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
     return find_run(trained, wanted, "finished") if wanted else trained[0]
 
 
+def evaluated_captions(
+    workspace: Workspace, recipe: str, settings: Sequence[str], data: Path | None, kind: str | None
+) -> list[CaptionLine]:
+    """One line per video, named by its id, in the order of evaluation."""
+    loaded = recipe_with_data(workspace, recipe, list(settings), data, kind, draw=False)
+    step = plan_pipeline(loaded, workspace).step("caption")
+    if step is None or step.find_completion() is None:
+        raise UsageError(f"recipe '{loaded.name}' has no captions yet; 'longtake evaluate' computes them")
+    return [CaptionLine(row.video_id, 0.0, 0.0, True, row.caption, row.log_prob) for row in read_captions(step.folder)]
+
+
 def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> TrainedRun:
     recipe = recorded_recipe(run)
-    features = {name: recipe.features[name] for name in recipe.captioner.features}
+    read = [*recipe.captioner.features, *(recipe.words.net.features if recipe.words else ())]
+    features = {name: recipe.features[name] for name in read if name in recipe.features}
     for name, feature in features.items():
         if isinstance(feature, ImportedFeature):
             raise BadInput(
@@ -114,6 +130,7 @@ def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> T
         tuple(workspace.root / ref.uri / "captioner.safetensors" for ref in _results(workspace, run, "captioners")),
         References(workspace.root / text.uri).vocabulary,
         _results(workspace, run, "tagger")[0] if tagged else None,
+        _results(workspace, run, "words_net")[0] if "words_net" in run.results else None,
         (_results(workspace, run, "refocused")[0], text) if "refocused" in run.results else None,
     )
 

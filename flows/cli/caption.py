@@ -49,6 +49,8 @@ def caption(
         raise UsageError("--windows and --shots are two ways to cut a video; choose one")
     if format in SUBTITLES and n_best > 1:
         raise UsageError(f"a {format} file has one caption at a time; leave --n-best out, or choose jsonl or csv")
+    if format == "coco" and (n_best > 1 or shots or windows is not None):
+        raise UsageError("COCO's results have one caption per file; leave --n-best, --windows and --shots out")
     if as_json and (format != "text" or output is not None):
         raise UsageError("--json prints everything on standard output; leave --format and --output out")
     if captioner_file is None:
@@ -108,9 +110,9 @@ def _write(lines: Sequence[CaptionLine], format: Format, output: Path | None) ->
         for line in lines:
             clips.setdefault(line.file, []).append(line)
         for file, name in _names(list(clips), format).items():
-            _save(output / name, RENDERERS[format](clips[file]))
+            save_captions(output / name, clips[file], format)
     elif output is not None:
-        _save(output, RENDERERS[format](lines))
+        save_captions(output, lines, format)
     else:
         typer.echo(RENDERERS[format](lines), nl=False)
 
@@ -127,9 +129,9 @@ def _names(files: Sequence[str], format: Format) -> dict[str, str]:
     return names
 
 
-def _save(path: Path, text: str) -> None:
+def save_captions(path: Path, lines: Sequence[CaptionLine], format: Format) -> None:
     with wrap_os_errors(path):
-        write_text(path, text)
+        write_text(path, RENDERERS[format](lines))
     err.print_line(f"wrote {escape(str(path))}")
 
 

@@ -48,9 +48,14 @@ def export_captioner(trained: TrainedRun, card: CaptionerCard, target: Path, hal
     if trained.refocused:
         reason = "key frames of this captioner are found by a second one (VRE's third phase), which cannot be exported yet"
         raise BadInput(f"{reason}; export a run without the section 'key_frames'")
+    if trained.words_net:
+        reason = "this captioner reads words that a second net predicts from features (the section 'words')"
+        raise BadInput(f"{reason}, which cannot be exported yet; export a run without it")
     parts = {f"captioner{n}": Checkpoint.load(path) for n, path in enumerate(trained.checkpoints)}
     if tagger := _tagger_of(trained):
         parts["tagger"] = Checkpoint.load(tagger)
+        if "kind" in parts["tagger"].values["net"]:
+            raise BadInput("a word tagger on top of pretrained nets cannot be exported yet; export a run without it")
     sources = {
         name: find_source(trained.workspace, USER_FILES, name, feature, dict(trained.sampling), trained.tagger)
         for name, feature in trained.features.items()

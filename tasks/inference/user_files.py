@@ -36,6 +36,7 @@ from tasks.framework.stage import Input, Stage, StageContext, StageRun
 from tasks.inference.generate import rank_captions
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.training.loading import captioner_options, load_trained
+from tasks.words_from_features import PredictingOptions, predict_words
 
 ExecuteStage = Callable[[StageRun], bool]
 """executes a stage; True if its result had to be computed"""
@@ -61,6 +62,8 @@ class TrainedRun:
     """of the captioner, or of several that form an ensemble"""
     vocabulary: Vocabulary
     tagger: ArtifactRef | None = None
+    words_net: ArtifactRef | None = None
+    """the net that predicts the feature 'words' from the others (GL-RG)"""
     refocused: tuple[ArtifactRef, ArtifactRef] | None = None
     """the captioner that finds the key frames which the others read (VRE's third phase), and its text"""
 
@@ -89,6 +92,8 @@ class UserFileStages:
         run, computed = self._execute(extract_features, options, videos=videos, tagger=trained.tagger, frame_plans=plans)
         done = run.find_completion() if computed else None
         extracted = sum(done.summary["extracted"].values()) if done else 0
+        if trained.words_net:
+            run, _ = self._execute(predict_words, PredictingOptions(), features=run.ref, net=trained.words_net)
         if trained.refocused:
             captioner, text = trained.refocused
             read = {"features": run.ref, "captioner": captioner, "text": text.part("train")}

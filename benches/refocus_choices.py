@@ -1,4 +1,4 @@
-"""Which way of choosing key frames in training finds the event? VRE trained on the stored features of a demo world, several seeds.
+"""Which way of choosing key frames in training finds the event? VRE trained on stored features of a demo world, several seeds.
 
     python benches/refocus_choices.py WORKSPACE [--seeds 0 1 2 3] [--choices argmax sample candidates]
 
@@ -6,9 +6,9 @@ WORKSPACE holds a run of demo-vre, at least up to its features, on a world with 
 
     longtake demo demo-vre -w WORKSPACE --until extract_features --set dataset.competing=true --set 'dataset.event=[0.25, 0.35]'
 
-The decoder has no attention over time and no cells, so that frames reach it by the encoder alone. Every clip has its first four captions
-in every epoch, so R_e-1 is one epoch old. All ways train equally long. Printed per training: the oracle (see key_frames.py) on 60
-clips of val, then the share of key frames inside the event on val and test, against the middle frame and any frame."""
+The decoder has no attention over time and no cells, so that frames reach it by the encoder alone. Every clip has its first four
+captions in every epoch, so R_e-1 is one epoch old. All ways train equally long. Printed per training: the oracle (see
+key_frames.py) on 60 clips of val, then the share of key frames inside the event, against the middle frame and any frame."""
 
 import argparse
 import time
@@ -23,9 +23,8 @@ from models.captioners.vre.captioner import VreCaptioner, VreOptions, build_vre
 from models.captioners.vre.encoder import RefocusChoice, RefocusEncoder
 from models.captioners.vre.key_frame_loss import RewardMemory
 from models.losses.cross_entropy import CrossEntropy
-from models.training.loop import FitOptions, fit
+from models.training.loop import fit
 from models.training.objective import Objective
-from models.types import Batch
 from storage.datasets.demo import DemoOptions
 from storage.results import read_jsonl
 from storage.runs import load_runs
@@ -123,7 +122,9 @@ def oracle(captioner: VreCaptioner, split: Split) -> str:
         tokens, inside = pad(split.captions[id]), split.inside[n]
         own = memory.select(torch.full((len(tokens),), n))
         losses = captioner.losses_given(tokens, own, [o.expand(len(tokens), -1) for o in each[n]]).mean(0)
-        found.append([losses.max() - losses.min(), losses[inside].mean(), losses[~inside].mean(), inside[losses.argmin()].float()])
+        found.append(
+            [losses.max() - losses.min(), losses[inside].mean(), losses[~inside].mean(), inside[losses.argmin()].float()]
+        )
     spread, within, without, best = torch.tensor(found).mean(0).tolist()
     return f"oracle: spread {spread:.3f} inside {within:.2f} outside {without:.2f} best inside {best:.0%}"
 

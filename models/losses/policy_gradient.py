@@ -11,8 +11,8 @@ dropout ("none") are both passes the same policy to the last digit, since each p
 
 Random numbers come from torch's global generator, whose state is in training's snapshots."""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -44,7 +44,8 @@ class PolicyGradient:
     video_indices: video id -> the reward's index of the video; truth (V,): for b1, the mean score of the captions of each
     of these videos. dropout: "both" samples captions and trains with it, as the papers' code does; "gradient" samples
     without it; "none" neither samples nor trains with it, and then both passes are the same policy.
-    `statistics` are those of the last batch; `signs_of_collapse` reads them."""
+    `statistics` are those of the last batch, `sampled` is that batch with the captions drawn for it; `signs_of_collapse` reads
+    the former."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class PolicyGradient:
         self.reward, self.video_indices, self.truth = reward, video_indices, truth
         self.samples, self.max_length, self.temperature, self.dropout = samples, max_length, temperature, dropout
         self.statistics: dict[str, float] = {}
+        self.sampled: Batch | None = None
         self._count = 0
 
     def count(self, batch: Batch) -> int:
@@ -77,7 +79,9 @@ class PolicyGradient:
         rewards = self.reward(tokens, videos[video_index])
         advantages = self._advantages(rewards, captioner, batch, videos, video_index, second)
         self.statistics = _statistics(tokens, sampled.log_probs.flatten(), rewards, advantages)
-        log_probs = self._log_probs(captioner, batch, sampled)
+        self.sampled = sampled_batch(batch, _shortened(sampled))
+        with self.gradient_mode(captioner):
+            log_probs = policy_log_probs(captioner, self.sampled, self.temperature)
         self._count = len(log_probs)
         each = advantages if advantages.ndim == 2 else advantages.unsqueeze(1).expand_as(tokens)
         return -(each[tokens != PAD] * log_probs).sum() / len(log_probs)
@@ -109,12 +113,14 @@ class PolicyGradient:
             return baselines.against_second_sample(rewards, self.reward(second, videos[video_index]))
         return rewards
 
-    def _log_probs(self, captioner: Captioner, batch: Batch, sampled: Decoded) -> Tensor:
+    @contextmanager
+    def gradient_mode(self, captioner: Captioner) -> Iterator[None]:
+        """Inside, the captioner is as it is in the pass that gradients come from."""
         if self.dropout != "none":
-            return policy_log_probs(captioner, batch, sampled, self.temperature)
-        # cuDNN's RNNs have no backward pass in eval mode; torch's own code has one.
-        with eval_mode(captioner), torch.backends.cudnn.flags(enabled=False):
-            return policy_log_probs(captioner, batch, sampled, self.temperature)
+            yield
+        else:  # cuDNN's RNNs have no backward pass in eval mode; torch's own code has one.
+            with eval_mode(captioner), torch.backends.cudnn.flags(enabled=False):
+                yield
 
 
 def chosen_tokens(tokens: Tensor) -> Tensor:
@@ -131,13 +137,17 @@ def sampled_batch(batch: Batch, sampled: Decoded) -> Batch:
     return replace(batch, tokens=tokens, video_index=video_index, caption_ids=(), weights=None)
 
 
-def policy_log_probs(captioner: Captioner, batch: Batch, sampled: Decoded, temperature: float = 1.0) -> Tensor:
-    """B videos and chosen tokens (B, K, L) of their captions -> the policy's log-probability of each token, EOS included,
-    (R,) in the order of the captions, with gradients. No step is taken beyond the longest caption."""
-    longest = int((sampled.tokens != PAD).any(0).any(0).sum())
-    shortened = replace(sampled, tokens=sampled.tokens[..., :longest])
-    logits, targets = captioner.word_logits(sampled_batch(batch, shortened))
+def policy_log_probs(captioner: Captioner, sampled: Batch, temperature: float = 1.0) -> Tensor:
+    """Videos with captions of chosen tokens -> the policy's log-probability of each token, EOS included, (R,) in the order of
+    the captions, with gradients."""
+    logits, targets = captioner.word_logits(sampled)
     return token_log_likelihood(logits, targets, temperature=temperature, excluded=_NOT_ALLOWED)
+
+
+def _shortened(sampled: Decoded) -> Decoded:
+    """Chosen tokens (B, K, L) without the positions beyond the longest caption: no step is taken there."""
+    longest = int((sampled.tokens != PAD).any(0).any(0).sum())
+    return replace(sampled, tokens=sampled.tokens[..., :longest])
 
 
 def signs_of_collapse(statistics: Mapping[str, float], samples: int) -> list[str]:

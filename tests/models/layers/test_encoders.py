@@ -135,3 +135,15 @@ def test_one_attention_can_be_masked_by_itself() -> None:
     assert attention_modules(both) == ["frames", "clips"]
     with dropping_smallest_weights(both, 0.5, "clips"):
         assert both["a"](scores, mask)[0, 0] > 0 and both["b"](scores, mask)[0, 0] == 0
+
+
+def test_without_a_projection_the_memory_is_the_rows_themselves() -> None:
+    features = {"a": torch.randn(2, 3, 4), "b": torch.randn(2, 3, 5)}
+    masks = {name: torch.tensor([[True, True, False], [True, True, True]]) for name in features}
+    encoder = TemporalEncoder({"a": 4, "b": 5}, hidden=None, join="depth", dropout=0)
+    memory = encoder(features, masks)
+    assert encoder.size == 9 and list(encoder.parameters()) == []
+    assert torch.equal(memory.tokens[1], torch.cat([features["a"][1], features["b"][1]], dim=1))
+    assert not memory.tokens[0, 2].any() and torch.allclose(memory.summary[0], memory.tokens[0, :2].mean(0))
+    with pytest.raises(ValueError, match="cannot follow each other as they are"):
+        TemporalEncoder({"a": 4, "b": 5}, hidden=None, join="time", dropout=0)

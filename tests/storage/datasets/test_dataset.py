@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.datasets import READERS, DatasetOptions, FolderOptions, MsvdOptions, detect_kind, read_dataset
 from storage.datasets.annotations import clean_caption, parse_split, repair_segment
-from storage.datasets.dataset import DatasetBuilder, assign_ids, scan
+from storage.datasets.dataset import Dataset, DatasetBuilder, assign_ids, scan, with_train_share
 from storage.errors import BadInput, UnsafeId
-from storage.records import Problem, VideoRecord, check_video_id
+from storage.records import Caption, Problem, VideoRecord, check_video_id
 
 
 def find_videos(root: Path, problems: list[Problem] | None = None) -> dict[str, str]:
@@ -186,6 +186,9 @@ def test_a_data_set_name_cannot_leave_its_folder():
         ("annotations/train_val_videodatainfo.json", "{}", "msrvtt"),
         ("captions/val_1.json", "{}", "activitynet"),
         ("dataset_coco.json", "{}", "coco"),
+        ("Flickr8k_text/Flickr8k.token.txt", "", "flickr8k"),
+        ("dataset_flickr30k.json", "{}", "flickr30k"),
+        ("annotations/vatex_validation_v1.0.json", "[]", "vatex"),
         ("captions.csv", "video,caption\n", "folder"),
         ("mine.jsonl", "", "folder"),
     ],

@@ -223,6 +223,7 @@ def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
             timeline=attended.timeline,
             regions=attended.regions,
             key_time=attended.key_time,
+            first_caption=attended.first_caption,
             words=words.get(row.video_id, ()),
         )
     return clips, not_shown

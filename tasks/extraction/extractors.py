@@ -66,7 +66,7 @@ class BackboneFeature(Options):
     """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, fasterrcnn_resnet50_fpn_v2, vggish, log_mel,
     or timm:<name> or tv:<name>; resnet101@448 sees the whole frame at 448 x 448; 'longtake weights list' shows them"""
     output: str = ""
-    """pooled, grid (of a sized net also grid14) or classes; regions or boxes; embedding: what the net has. Left out: the first of these it has"""
+    """pooled, grid, grid14 (of a sized net) or classes; regions or boxes; embedding. Left out: the first that the net has"""
     over_time: Literal["keep", "mean"] = "keep"
     """mean: one row for the whole video; a grid's cells then become its steps"""
     weights: str = "pretrained"

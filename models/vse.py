@@ -60,7 +60,8 @@ class VisualSemantic(nn.Module):
         first = torch.where(ends.any(1), ends.to(torch.int8).argmax(1), tokens.shape[1] - 1)
         end = tokens.gather(1, first.unsqueeze(1)).squeeze(1)
         last = (first - (end == PAD).long()).clamp(min=0)
-        states, _ = self.gru(self.embed(tokens[:, : int(last.max()) + 1]))
+        longest = int(last.max()) + 1 if tokens.is_cpu else tokens.shape[1]  # a GPU would have to be waited for
+        states, _ = self.gru(self.embed(tokens[:, :longest]))
         rows = torch.arange(len(tokens), device=tokens.device)
         return nn.functional.normalize(states[rows, last], dim=-1)
 
@@ -86,8 +87,9 @@ class MaxOfHinges:
 
 
 def scores(sentences: Tensor, videos: Tensor) -> Tensor:
-    """sentences (N, S), videos (B, S), of length 1 -> the cosine of every pair (N, B)."""
-    return sentences @ videos.T
+    """sentences (N, S), videos (B, S), of length 1 -> the cosine of every pair (N, B), in float32: they meet a margin."""
+    with torch.autocast(sentences.device.type, enabled=False):
+        return sentences.float() @ videos.float().T
 
 
 def hardest(scores: Tensor, video_index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

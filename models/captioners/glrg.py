@@ -12,7 +12,7 @@ from models.layers.recurrent import lstm_where_valid, open_forget_gate
 from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
-from models.types import BOS, Memory, State
+from models.types import BOS, Memory, State, ValidTokens
 
 Fusion = Literal["projections", "single"]
 Feed = Literal["first", "every"]
@@ -97,7 +97,7 @@ class FedLstmDecoder(nn.Module):
         hidden, cell = hidden.squeeze(0), cell.squeeze(0)
         return self.predict(self.dropout(hidden), wanted), (hidden, cell), None
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         inputs = self._inputs(tokens[:, :-1], memory)
         hidden = self.lstm(inputs)[0] if valid is None else lstm_where_valid(self.lstm, inputs, valid)
         return self.predict(self.dropout(hidden))

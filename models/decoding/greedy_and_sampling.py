@@ -94,7 +94,7 @@ def _generate(
         active = int(running.sum())
         if not active:
             break
-        if worth_dropping_rows(active, len(rows)):
+        if rows.is_cpu and worth_dropping_rows(active, len(rows)):  # on a GPU every step has the same shapes
             keep = running.nonzero().squeeze(1)
             memory, state = memory.select(keep), tuple(x.index_select(0, keep) for x in state)
             rows, token, running = rows[keep], token[keep], running[keep]

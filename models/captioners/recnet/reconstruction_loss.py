@@ -24,11 +24,11 @@ class ReconstructionLoss:
 
     def __init__(self, which: Which, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
         self.which, self.sampling, self.epoch = which, sampling, epoch
-        self._count = 0
+        self._count: Tensor | int = 0
 
     def count(self, batch: Batch) -> int:
         """The captions of its last batch whose videos have features to reconstruct."""
-        return self._count
+        return int(self._count)  # asked for by several processes alone: a GPU is waited for then, not at every step
 
     def at(self, epoch: int) -> ReconstructionLoss:
         """The same, with the schedule as of `epoch`."""
@@ -46,8 +46,8 @@ class ReconstructionLoss:
         wanted = {"global": (global_distance,), "local": (local_distance,), "both": (global_distance, local_distance)}
         distances = [distance(reconstruction, target, batch.video_index) for distance in wanted[self.which]]
         present = target.valid.flatten(1).any(1)[batch.video_index]
-        self._count = int(present.sum())
-        return (torch.stack(distances).sum(0) * present).sum() / present.sum().clamp(min=1)
+        self._count = present.sum()
+        return (torch.stack(distances).sum(0) * present).sum() / self._count.clamp(min=1)
 
 
 def global_distance(reconstruction: Reconstruction, target: ReconstructionTarget, video_index: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from models.layers.attention import AttentionSoftmax, weighted_sum
 from models.layers.recurrent import Unrolling, lstm_step, open_forget_gate
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
-from models.types import BOS, PAD, Batch, Memory, State
+from models.types import BOS, Batch, Memory, State, ValidTokens
 
 
 class VreOptions(Options):
@@ -105,9 +105,9 @@ class RefocusDecoder(nn.Module):
         state, weights = self._advance(self.gates_from_word(self._words(token, memory.summary)), state, memory)
         return self.predict(self.dropout(state[0]), wanted), state, weights
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         inputs = tokens[:, :-1]
-        steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
+        steps = Unrolling(valid or ValidTokens.all_of(inputs))
         words = steps.pack(self._words(inputs, memory.summary.unsqueeze(1)))
         outputs = steps.run(self._advance, self.gates_from_word(words), memory, self.start)
         logits = self.predict(self.dropout(steps.valid(torch.cat([state[0] for state, _ in outputs]))))
@@ -178,11 +178,11 @@ class VreCaptioner(Captioner):
         twice = decoder.guided(twice, torch.cat([memory.extras["first"], memory.summary]))
         tokens = tokens.repeat(2, 1)
         inputs = tokens if truth >= 1 else mix_tokens(decoder, tokens, twice, truth, own)
-        targets = tokens[:, 1:]
-        valid = targets != PAD
+        assert batch.valid is not None
+        valid = batch.valid.repeat(2)
         logits = decoder.teacher_forced(inputs, twice, valid).float()
-        each = nn.functional.cross_entropy(logits, targets[valid], reduction="none")
-        losses = each.new_zeros(valid.shape).masked_scatter(valid, each).sum(1)
+        each = nn.functional.cross_entropy(logits, valid.select(tokens[:, 1:]), reduction="none")
+        losses = each.new_zeros(valid.mask.shape).masked_scatter(valid.mask, each).sum(1)
         return StepLosses(losses[:N], losses[N:], memory.extras["key_frame"], memory.mask, memory.extras.get("focus"))
 
 

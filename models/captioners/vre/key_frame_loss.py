@@ -49,7 +49,7 @@ class RewardMemory:
         now = rewards.detach().float().tolist()
         last = [self._rewards.get(id, reward) for id, reward in zip(ids, now, strict=True)]
         self._rewards.update(zip(ids, now, strict=True))
-        return rewards.detach().float() - torch.tensor(last, dtype=torch.float32, device=rewards.device)
+        return rewards.detach().float() - torch.tensor(last, dtype=torch.float32).to(rewards.device, non_blocking=True)
 
     def state(self) -> dict[str, float]:
         """For a checkpoint: caption id -> reward. `RewardMemory(state)` restores it."""

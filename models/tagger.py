@@ -47,7 +47,8 @@ class TagBatch:
     targets: Tensor
 
     def to(self, device: str) -> TagBatch:
-        return replace(self, clips=self.clips.to(device), targets=self.targets.to(device))
+        sent = (x.to(device, non_blocking=True) for x in (self.clips, self.targets))
+        return replace(self, **dict(zip(("clips", "targets"), sent, strict=True)))
 
 
 class WordTagger(nn.Module):

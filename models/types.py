@@ -36,12 +36,18 @@ class Batch:
 
     def to(self, device: str) -> Batch:
         """The batch on a device, its features as float32; those of a GPU may come as float16, which is half to send."""
-        features = {k: v.to(device, non_blocking=True).float() for k, v in self.features.items()}
-        masks = {k: v.to(device, non_blocking=True) for k, v in self.masks.items()}
-        optional = (self.tokens, self.video_index, self.weights)
-        tokens, video_index, weights = (x if x is None else x.to(device, non_blocking=True) for x in optional)
-        moved = replace(self, features=features, masks=masks, tokens=tokens, video_index=video_index, weights=weights)
-        return replace(moved, host_tokens=self.tokens if self.host_tokens is None else self.host_tokens)
+        moved = self._map(lambda x: x.to(device, non_blocking=True))
+        features = {name: x.float() for name, x in moved.features.items()}
+        return replace(moved, features=features, host_tokens=self.tokens if self.host_tokens is None else self.host_tokens)
+
+    def pin_memory(self) -> Batch:
+        """The batch in memory that a GPU copies from without making the host wait."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, of: Callable[[Tensor], Tensor]) -> Batch:
+        features, masks = ({name: of(x) for name, x in part.items()} for part in (self.features, self.masks))
+        tokens, video_index, weights = (x if x is None else of(x) for x in (self.tokens, self.video_index, self.weights))
+        return replace(self, features=features, masks=masks, tokens=tokens, video_index=video_index, weights=weights)
 
     @property
     def valid(self) -> ValidTokens | None:

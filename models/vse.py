@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import wanted_sizes
+from models.layers.recurrent import GRU
 from models.layers.temporal_encoder import pooled
 from models.options import Options
 from models.types import EOS, PAD, Batch
@@ -43,7 +44,7 @@ class VisualSemantic(nn.Module):
         sizes = wanted_sizes(options.features, feature_sizes, "embedding")
         self.head = nn.Linear(sum(sizes.values()), options.size)
         self.embed = nn.Embedding(vocabulary_size, options.embedding, padding_idx=PAD)
-        self.gru = nn.GRU(options.embedding, options.size, batch_first=True)
+        self.gru = GRU(options.embedding, options.size, batch_first=True)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.layers.attention import AdditiveAttention, Read
-from models.layers.recurrent import Unrolling, lstm_step, one_weight_gradient, open_forget_gate
+from models.layers.recurrent import LSTM, Unrolling, lstm_step, one_weight_gradient, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder, as_rows, pooled
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
@@ -90,7 +90,7 @@ class ShowTellDecoder(nn.Module):
     def __init__(self, vocabulary_size: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
         self.embed = word_embedding(vocabulary_size, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
+        self.lstm = LSTM(embedding, hidden, batch_first=True)
         self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.lstm.get_parameter("bias_ih_l0"))

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.recurrent import lstm_where_valid, open_forget_gate
+from models.layers.recurrent import LSTM, lstm_where_valid, open_forget_gate
 from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
@@ -77,7 +77,7 @@ class FedLstmDecoder(nn.Module):
         self.feed = feed
         self.embed = word_embedding(vocabulary_size, embedding)
         self.first = nn.Linear(memory, embedding) if feed == "first" else None
-        self.lstm = nn.LSTM(embedding if feed == "first" else embedding + memory, hidden, batch_first=True)
+        self.lstm = LSTM(embedding if feed == "first" else embedding + memory, hidden, batch_first=True)
         self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.lstm.get_parameter("bias_ih_l0"))

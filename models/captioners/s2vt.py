@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from models.captioner import Captioner, wanted_sizes
 from models.captioners.lstm import RecurrentOptions
-from models.layers.recurrent import open_forget_gate
+from models.layers.recurrent import LSTM, open_forget_gate
 from models.layers.temporal_encoder import TemporalEncoder
 from models.layers.words import OutputLayer, word_embedding
 from models.types import Memory, State, TeacherForcedStates, ValidTokens
@@ -35,8 +35,8 @@ class S2vtDecoder(nn.Module):
     def __init__(self, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
         self.embed = word_embedding(vocabulary_size, embedding)
-        self.first = nn.LSTM(memory, hidden, batch_first=True)
-        self.second = nn.LSTM(embedding + hidden, hidden, batch_first=True)
+        self.first = LSTM(memory, hidden, batch_first=True)
+        self.second = LSTM(embedding + hidden, hidden, batch_first=True)
         self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.first.get_parameter("bias_ih_l0"))

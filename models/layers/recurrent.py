@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from models.types import Memory, State, ValidTokens
 
@@ -16,18 +17,51 @@ _GROUPS = 4  # of captions by their length: more would make small products of th
 
 
 def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """gates (N, 4H) before their nonlinearities, in torch's order; cell (N, H) -> hidden (N, H) and cell (N, H)."""
-    i, f, g, o = gates.chunk(4, dim=-1)
-    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    """gates (N, 4H) before their nonlinearities, in torch's order; cell (N, H) -> hidden (N, H) and cell (N, H), in float32:
+    what a cell adds up over the steps would drown in bfloat16."""
+    i, f, g, o = gates.float().chunk(4, dim=-1)
+    cell = torch.sigmoid(f) * cell.float() + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
 def gru_step(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> Tensor:
-    """Gates (N, 3H) from the input and from the hidden state, in torch's order; hidden (N, H) -> hidden (N, H)."""
-    r, z, n = from_input.chunk(3, dim=-1)
-    hidden_r, hidden_z, hidden_n = from_hidden.chunk(3, dim=-1)
+    """Gates (N, 3H) from the input and from the hidden state, in torch's order; hidden (N, H) -> hidden (N, H), in
+    float32 as those of an LSTM."""
+    r, z, n = from_input.float().chunk(3, dim=-1)
+    hidden_r, hidden_z, hidden_n = from_hidden.float().chunk(3, dim=-1)
     n = torch.tanh(n + torch.sigmoid(r + hidden_r) * hidden_n)
     return n + torch.sigmoid(z + hidden_z) * (hidden - n)
+
+
+class LSTM(nn.LSTM):
+    """nn.LSTM, in float32 under autocast too."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        return _in_float32(super().forward, input, hx)
+
+
+class GRU(nn.GRU):
+    """nn.GRU, in float32 under autocast too."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        return _in_float32(super().forward, input, hx)
+
+
+class LSTMCell(nn.LSTMCell):
+    """nn.LSTMCell, in float32 under autocast too."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        return _in_float32(super().forward, input, hx)
+
+
+def _in_float32(forward: Callable[..., Any], input: Any, state: Any) -> Any:
+    """`forward` of tensors, or of a PackedSequence, without autocast."""
+    device = input.data.device.type
+    if not torch.is_autocast_enabled(device):
+        return forward(input, state)
+    with torch.autocast(device, enabled=False):
+        packed = input._replace(data=input.data.float()) if isinstance(input, PackedSequence) else input.float()
+        return forward(packed, tuple(x.float() for x in state) if isinstance(state, tuple) else state)
 
 
 def open_forget_gate(bias: Tensor) -> None:

@@ -31,7 +31,7 @@ class Ranks:
 
     def losses(self, objective: Objective, model: nn.Module, batch: Any) -> tuple[Tensor | None, Mapping[str, Tensor | float]]:
         """This process's share of the total to minimise (None: its shard of this batch is empty), and the terms of the whole
-        batch before their weights, their weighted sum as "total": of one process as tensors, since a GPU may still compute them."""
+        batch before their weights, their weighted sum as "total"; of one process as tensors, which a GPU may still compute."""
         if self.size == 1:
             total, detached = objective(model, batch)
             return total, detached | {"total": total.detach()}

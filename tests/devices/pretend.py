@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -100,6 +101,9 @@ class Dispatches(TorchDispatchMode):
             return found
         if name in _CPU_LENGTHS:  # and so does what it says of the lengths
             return PretendTensor(found[0]), found[1]
+        if torch.Tag.inplace_view in func.tags:  # such as transpose_: the wrapper's own shape changes too
+            with no_dispatch():
+                func(*args, **kwargs)
         if func._schema.is_mutable:  # in place, or into `out`
             written = _written(func, args, kwargs)
             return written[0] if len(written) == 1 else tuple(written)
@@ -139,8 +143,8 @@ class Devices(TorchFunctionMode):
 
 @contextmanager
 def pretend_gpu(strict: bool = True) -> Iterator[Dispatches]:
-    """Inside, "cuda" is a pretended GPU; yields what counts its operations and synchronisations. Not strict: a CPU index counts as
-    a synchronisation, which it is."""
+    """Inside, "cuda" is a pretended GPU; yields what counts its operations and synchronisations. Not strict: a CPU index
+    counts as a synchronisation, which it is."""
     dispatches = Dispatches(strict)
     with torch.backends.cudnn.flags(enabled=False), dispatches, Devices(dispatches):
         yield dispatches

@@ -25,7 +25,14 @@ from models.losses.policy_gradient import PolicyGradient
 from models.metrics.ngrams import NgramIndex
 from models.metrics.sentences import VideoCaptions
 from models.neighbours import NearestItems
-from models.rewards.baselines import BaselineOptions, GreedyBaseline, NoBaseline, SampleBaseline, SecondSampleBaseline, TruthBaseline
+from models.rewards.baselines import (
+    BaselineOptions,
+    GreedyBaseline,
+    NoBaseline,
+    SampleBaseline,
+    SecondSampleBaseline,
+    TruthBaseline,
+)
 from models.rewards.combined import SumOfRewards
 from models.rewards.consensus import Consensus
 from models.rewards.global_discriminative import GlobalDiscriminative
@@ -40,10 +47,10 @@ from tests.devices.pretend import MixedDevices, PretendTensor, on_cpu, pretend_g
 from tests.models.captioners.test_every_captioner import SIZES, SMALL, WORDS, small, videos
 from tests.models.toy_captions import toy_batch
 
-VIDEOS, LONGEST, SAMPLES = 5, 4, 2
+VIDEOS, LONGEST, SAMPLES = 5, 3, 2
 BASELINES = (NoBaseline(), GreedyBaseline(), TruthBaseline(), SampleBaseline(), SecondSampleBaseline())
-# torch's packed sequences want their lengths on the CPU: S2VT reads them once for each batch that it encodes
-PACKED = {"s2vt": 1}
+# torch's packed sequences want their lengths on the CPU and send their order back: S2VT waits twice for each batch it encodes
+PACKED = {"s2vt": 2}
 
 
 def batch_of(seed: int) -> Batch:
@@ -53,38 +60,32 @@ def batch_of(seed: int) -> Batch:
 
 
 class Batches:
-    """Two steps of one epoch."""
+    """Some steps of one epoch."""
 
-    steps_per_epoch = 2
-
-    def __init__(self, of: Callable[[int], Any] = batch_of):
-        self.of = of
+    def __init__(self, of: Callable[[int], Any] = batch_of, steps: int = 1):
+        self.of, self.steps_per_epoch = of, steps
 
     def __call__(self, epoch: int, skip: int) -> Iterator[Any]:
-        return (self.of(step) for step in range(skip, 2))
+        return (self.of(step) for step in range(skip, self.steps_per_epoch))
 
 
-def trained(model: nn.Module, objective: Objective, device: str, batches: Batches, **options: Any) -> tuple[Any, list[int]]:
-    """Weights after two steps, losses; and how often the host waited in each step, if it is a pretended GPU."""
+def trained(model: nn.Module, objective: Objective, device: str, batches: Batches) -> tuple[Any, int]:
+    """The losses of a step and its gradient; and how often the host waited, if the device is a pretended GPU."""
     torch.manual_seed(1)
-    how = FitOptions(epochs=1, learning_rate=1e-2, **options)
-    waits = []
     with pretend_gpu() as gpu:
-        losses = []
-        for progress in fit(model, objective, batches, how, device=device):
-            losses.append(list(progress.losses.values()))
-            waits.append(sum(gpu.waits.values()))
-        weights = on_cpu([p.detach() for p in model.parameters()])
-    # the first step also moves the weights
-    return (losses, weights), [after - before for before, after in zip(waits, waits[1:], strict=False)]
+        model.to(device)
+        gpu.waits.clear()
+        losses = [step.losses for step in fit(model, objective, batches, FitOptions(epochs=1, learning_rate=1e-2), device=device)]
+        gradients = on_cpu([p.grad for p in model.parameters() if p.grad is not None])
+    return (losses, gradients), sum(gpu.waits.values())
 
 
 def check_training(build: Callable[[], nn.Module], objective: Callable[[], Objective], budget: int, batches: Any = None) -> None:
     batches = batches or Batches()
-    expected, none = trained(build(), objective(), "cpu", batches)
+    expected, _ = trained(build(), objective(), "cpu", batches)
     found, waits = trained(build(), objective(), "cuda", batches)
-    assert none == [0] and waits[0] <= budget, f"the host waited {waits[0]} times in a step; {budget} are allowed"
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    assert waits <= budget, f"the host waited {waits} times in a step; {budget} are allowed"
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 SEEDING: dict[str, Callable[[], Objective]] = {
@@ -175,8 +176,8 @@ def check_search(captioner: Captioner, how: str, budget: int) -> None:
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("how", SEARCHES)
 def test_a_search_waits_once_for_each_word(kind: str, how: str) -> None:
-    uniforms = 1 if how == "sample" else 0  # they are drawn on the CPU and sent once
-    check_search(small(kind), how, LONGEST + 1 + uniforms + PACKED.get(kind, 0))
+
+    check_search(small(kind), how, LONGEST + 1 + PACKED.get(kind, 0))
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -253,7 +254,11 @@ def test_recalls_and_neighbours_are_the_cpus() -> None:
 
 
 def test_a_snapshot_of_the_gpu_goes_on_as_if_nothing_had_happened() -> None:
-    batches, objective, how = Batches(), Objective(xe=(1.0, CrossEntropy())), FitOptions(epochs=2, learning_rate=1e-2, ema_decay=0.9)
+    batches, objective, how = (
+        Batches(),
+        Objective(xe=(1.0, CrossEntropy())),
+        FitOptions(epochs=2, learning_rate=1e-2, ema_decay=0.9),
+    )
     with pretend_gpu():
         torch.manual_seed(1)
         through = small("sa_lstm")

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -146,7 +147,8 @@ def pretend_gpu(strict: bool = True) -> Iterator[Dispatches]:
     """Inside, "cuda" is a pretended GPU; yields what counts its operations and synchronisations. Not strict: a CPU index
     counts as a synchronisation, which it is."""
     dispatches = Dispatches(strict)
-    with torch.backends.cudnn.flags(enabled=False), dispatches, Devices(dispatches):
+    without_inference_mode = patch.object(torch, "inference_mode", torch.no_grad)  # wrappers cannot be made in it
+    with torch.backends.cudnn.flags(enabled=False), without_inference_mode, dispatches, Devices(dispatches):
         yield dispatches
 
 

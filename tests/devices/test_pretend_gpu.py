@@ -96,8 +96,7 @@ SEEDING: dict[str, Callable[[], Objective]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SMALL)
-@pytest.mark.parametrize("how", SEEDING)
+@pytest.mark.parametrize(("kind", "how"), [(kind, how) for kind in SMALL for how in SEEDING if how != "dxe" or kind == "glrg"])
 def test_a_step_of_seeding_waits_for_its_losses_alone(kind: str, how: str) -> None:
     check_training(lambda: small(kind), SEEDING[how], 1 + PACKED.get(kind, 0))
 

@@ -43,9 +43,10 @@ class DiscriminativeCrossEntropy(CrossEntropy):
                 "weighs captions: compute caption weights with the text, or train with plain cross-entropy"
             )
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
-        assert batch.tokens is not None and batch.valid is not None  # word_logits has checked it
+        valid = batch.valid
+        assert batch.tokens is not None and valid is not None  # word_logits has checked it
         if batch.weights.shape != batch.tokens.shape[:1]:
             shape = tuple(batch.weights.shape)
             raise ValueError(f"{len(batch.tokens)} captions came with weights of shape {shape}: one each is wanted")
-        weights = batch.valid.select(batch.weights.unsqueeze(1).expand(batch.valid.host.shape))
+        weights = valid.select(batch.weights.unsqueeze(1).expand(valid.host.shape))
         return -(weights * token_log_likelihood(logits, tokens, self.label_smoothing)).mean()

@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from models.backbones.batches import ItemBatch
-from models.backbones.zoo import BACKBONES
+from models.backbones.zoo import BACKBONES, module_of
 from models.decoding.greedy_and_sampling import greedy
 from models.training.loop import FitOptions, fit
 from tasks.extraction.nets import NetSpec, open_net
@@ -46,6 +46,7 @@ def run_selftest() -> dict[str, Any]:
     if there < 2:
         left_out.append("two processes on two GPUs: they need two; two processes on the CPU were run")
     checks: list[Check] = []
+    left_out.append("region nets: of random weights no proposal stands out, and rounding ranks them")
     for run in (compare_nets, compare_captioners, compare_resume, compare_processes, speeds_of):
         try:
             checks += run(device)
@@ -70,7 +71,7 @@ def machine() -> dict[str, Any]:
 
 def compare_nets(device: str) -> Iterator[Check]:
     """Each backbone on the CPU in float32 against the device in every precision."""
-    nets = list(BACKBONES) if device != "cpu" else ["timm:test_resnet"]
+    nets = [name for name in BACKBONES if module_of(name) != "region"] if device != "cpu" else ["timm:test_resnet"]
     for name in nets:
         reference = open_net(NetSpec(name, "random", "", "torch", "cpu", "float32"))
         backbone = reference.backbone
@@ -84,7 +85,7 @@ def compare_nets(device: str) -> Iterator[Check]:
         expected = reference.start(batch)()
         for precision in ("float32", "tf32", "float16", "bfloat16") if device != "cpu" else ("float32", "bfloat16"):
             found = open_net(NetSpec(name, "random", "", "torch", device, precision)).start(batch)()
-            apart = max(_apart(found[output], expected[output]) for output in expected if output != "boxes")
+            apart = max(_apart(found[output], expected[output]) for output in expected)
             yield Check(
                 f"{name} in {precision}", f"{apart:.1e} from the CPU, {LIMITS[precision]:g} allowed", apart <= LIMITS[precision]
             )

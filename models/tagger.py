@@ -47,8 +47,8 @@ class TagBatch:
     targets: Tensor
 
     def to(self, device: str) -> TagBatch:
-        sent = (x.to(device, non_blocking=True) for x in (self.clips, self.targets))
-        return replace(self, **dict(zip(("clips", "targets"), sent, strict=True)))
+        clips, targets = (x.to(device, non_blocking=True) for x in (self.clips, self.targets))
+        return replace(self, clips=clips, targets=targets)
 
 
 class WordTagger(nn.Module):

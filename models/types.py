@@ -21,8 +21,8 @@ class Batch:
     """B videos and N captions of them.
 
     features: name -> (B, T, D) float32, or float16 on their way to a GPU; masks: name -> (B, T) bool, True where a row is valid
-    (all False: the video lacks the feature). tokens: (N, L) int64 as BOS w1 .. wn EOS PAD..; video_index: (N,) int64, the row of each caption's video;
-    weights: (N,) float32 or None. tokens and video_index are None in a batch of features only."""
+    (all False: the video lacks the feature). tokens: (N, L) int64 as BOS w1 .. wn EOS PAD..; video_index: (N,) int64, the row
+    of each caption's video; weights: (N,) float32 or None. tokens and video_index are None in a batch of features only."""
 
     video_ids: tuple[str, ...]
     features: dict[str, Tensor]

@@ -37,7 +37,7 @@ def fold_batch_norms(net: nn.Module, run: Callable[[], Mapping[str, Tensor]]) ->
         return 0
     replaced: dict[nn.Module, nn.Module] = {}
     for norm, convolution in pairs.items():
-        replaced[convolution] = fuse_conv_bn_eval(convolution, norm)  # type: ignore[type-var]
+        replaced[convolution] = fuse_conv_bn_eval(convolution, norm)  # type: ignore[type-var, arg-type]
         replaced[norm] = norm.act if isinstance(norm, BatchNormAct2d) else nn.Identity()
     _swap(net, replaced)
     after = run()

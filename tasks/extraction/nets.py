@@ -211,7 +211,7 @@ class Net:
             example.random_(256)
             fold_batch_norms(net, lambda: backbone(example))
         if backbone.clip is not None:
-            net.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+            net.to(memory_format=torch.channels_last_3d)
         if self.spec.arithmetic in _HALF:
             for module in net.modules():
                 if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):

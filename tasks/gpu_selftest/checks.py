@@ -151,7 +151,7 @@ def speeds_of(device: str) -> Iterator[Check]:
 def _losses_of(processes: int, device: str, folder: str) -> np.ndarray:
     if processes == 1:
         return np.array(_train(device))
-    mp.spawn(_train_as_rank, (processes, device, folder), processes)  # type: ignore[attr-defined]
+    mp.spawn(_train_as_rank, (processes, device, folder), processes)
     return np.load(f"{folder}/losses.npy")
 
 
@@ -165,8 +165,8 @@ def _train_as_rank(rank: int, processes: int, device: str, folder: str) -> None:
     card = torch.device("cuda", rank) if device != "cpu" else None
     if card:
         torch.cuda.set_device(card)
-    meeting = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": processes}
-    dist.init_process_group("cpu:gloo,cuda:nccl" if card else "gloo", device_id=card, **meeting)
+    meeting, backend = f"file://{folder}/meeting", "cpu:gloo,cuda:nccl" if card else "gloo"
+    dist.init_process_group(backend, meeting, world_size=processes, rank=rank, device_id=card)
     losses = _train(device)
     if rank == 0:
         np.save(f"{folder}/losses.npy", losses)

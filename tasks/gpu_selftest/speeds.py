@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,7 +39,7 @@ def speeds(device: str) -> Iterator[tuple[str, str]]:
         )
         yield (
             f"SA-LSTM {hidden}, {what}, {videos} videos x 5",
-            f"{1 / _median(lambda steps=steps: next(steps), 3):,.1f} steps per second",
+            f"{1 / _median(partial(next, steps), 3):,.1f} steps per second",
         )
 
 

@@ -2,7 +2,7 @@
 
 from flows.caption import VideoCaptioner
 
-captioner = VideoCaptioner.open("longtake-workspace")
+captioner = VideoCaptioner.open("longtake-workspace")  # or VideoCaptioner.load("exported.captioner")
 print(captioner("video.mp4"))
 """
 
@@ -11,17 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.cli.options import existing
+from flows.cli.options import DEFAULT_WORKSPACE, existing
+from flows.demo import recipe_with_data
 from flows.find_run import find_run
+from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, recorded_recipe
 from storage.datasets.user_files import gather_files
 from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
 from storage.records import ArtifactRef
+from storage.results import read_captions
 from storage.runs import RunRecord, load_runs
+from storage.text.caption_writers import CaptionLine
+from storage.text.references import References
 from storage.workspace import Workspace
 from tasks.extraction.extractors import ImportedFeature, TaggerFeature, sampling_of
 from tasks.extraction.pretrained import fetch_weights
 from tasks.framework.runtime import Runtime
+from tasks.inference.exported import CaptionerCard, export_captioner, open_exported
 from tasks.inference.user_files import Captioned, Cut, ExecuteStage, FileCaptioner, TrainedRun, execute_here
 
 
@@ -36,10 +42,34 @@ class VideoCaptioner:
     def open(
         cls, workspace: Path | str, run: str | None = None, retry_quarantined: bool = False, execute: ExecuteStage = execute_here
     ) -> VideoCaptioner:
-        """`run` is the id of a run, its beginning, or the name of a recipe; without it the newest finished run counts."""
+        """`run` is the id of a run, its beginning, the name of a recipe, or a file that 'longtake export' wrote; without it the
+        newest finished run counts."""
+        if run and Path(run).is_file():
+            return cls.load(run, workspace, retry_quarantined, execute)
         space = existing(Path(workspace))
         record = choose_run(space, run)
         return cls(record, _trained(space, record, retry_quarantined), execute)
+
+    @classmethod
+    def load(
+        cls,
+        file: Path | str,
+        workspace: Path | str = DEFAULT_WORKSPACE,
+        retry_quarantined: bool = False,
+        execute: ExecuteStage = execute_here,
+    ) -> VideoCaptioner:
+        """The captioner of a file that 'longtake export' wrote. Features of videos are kept in the workspace, made if new."""
+        space = Workspace.open(workspace)
+        trained, card = open_exported(space, Path(file), Runtime(retry_quarantined=retry_quarantined))
+        at = card.trained_at
+        record = RunRecord(card.run, card.name, card.dataset, "", card.recipe, {}, (), at, "done", at, card.scores)
+        return cls(record, trained, execute)
+
+    def export(self, target: Path, note: str = "", half: bool = False) -> None:
+        """Write the captioner as one file, for another machine."""
+        run = self.run
+        card = CaptionerCard(run.recipe_name, run.dataset, run.id, run.finished_at, run.scores, run.recipe, note)
+        export_captioner(self.trained, card, target, half)
 
     def __call__(self, file: Path | str) -> str:
         """The caption of one file."""
@@ -65,9 +95,21 @@ def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
     return find_run(trained, wanted, "finished") if wanted else trained[0]
 
 
+def evaluated_captions(
+    workspace: Workspace, recipe: str, settings: Sequence[str], data: Path | None, kind: str | None
+) -> list[CaptionLine]:
+    """One line per video, named by its id, in the order of evaluation."""
+    loaded = recipe_with_data(workspace, recipe, list(settings), data, kind, draw=False)
+    step = plan_pipeline(loaded, workspace).step("caption")
+    if step is None or step.find_completion() is None:
+        raise UsageError(f"recipe '{loaded.name}' has no captions yet; 'longtake evaluate' computes them")
+    return [CaptionLine(row.video_id, 0.0, 0.0, True, row.caption, row.log_prob) for row in read_captions(step.folder)]
+
+
 def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> TrainedRun:
     recipe = recorded_recipe(run)
-    features = {name: recipe.features[name] for name in recipe.captioner.features}
+    read = [*recipe.captioner.features, *(recipe.words.net.features if recipe.words else ())]
+    features = {name: recipe.features[name] for name in read if name in recipe.features}
     for name, feature in features.items():
         if isinstance(feature, ImportedFeature):
             raise BadInput(
@@ -78,16 +120,18 @@ def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> T
     fetch_weights(features.values())
     used = {sampling_of(feature) for feature in features.values()}
     tagged = any(isinstance(feature, TaggerFeature) and feature.weights == "trained" for feature in features.values())
+    (text,) = _results(workspace, run, "text")
     return TrainedRun(
         workspace,
         features,
         {name: how for name, how in recipe.sampling.items() if name in used},
         recipe.decoding,
         _runtime(recipe, retry_quarantined),
-        _results(workspace, run, "captioners"),
-        _results(workspace, run, "text")[0],
+        tuple(workspace.root / ref.uri / "captioner.safetensors" for ref in _results(workspace, run, "captioners")),
+        References(workspace.root / text.uri).vocabulary,
         _results(workspace, run, "tagger")[0] if tagged else None,
-        _results(workspace, run, "refocused")[0] if "refocused" in run.results else None,
+        _results(workspace, run, "words_net")[0] if "words_net" in run.results else None,
+        (_results(workspace, run, "refocused")[0], text) if "refocused" in run.results else None,
     )
 
 

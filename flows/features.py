@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
 from storage.errors import StorageError, UsageError
 from storage.features.exporting import ExportFormat, ExportReport, export_features
-from storage.features.import_sources import read_ids
+from storage.features.import_sources import WHOLE, MatrixPart, read_ids
 from storage.features.importing import ImportReport, import_features, imports
 from storage.features.s3_sync import RemoteFeatures, Transfer
 from storage.features.store import FeatureDType, FeatureStore
@@ -28,6 +28,7 @@ def import_into(
     data: Path | None,
     kind: str | None,
     dtype: FeatureDType | None = None,
+    part: MatrixPart = WHOLE,
 ) -> ImportReport:
     """Import features under a name; with a data set, only for the ids it has."""
     known = None
@@ -39,7 +40,7 @@ def import_into(
         known = {video.id for video in read_dataset(options, root).videos}
     store = workspace.feature_store(IMPORTED, name)
     with workspace.lock(f"import-{name}"), progress_on_demand("importing features", "rows") as progress:
-        return import_features(store, source, ids=ids, known_ids=known, name=name, dtype=dtype, progress=progress)
+        return import_features(store, source, ids=ids, known_ids=known, name=name, dtype=dtype, part=part, progress=progress)
 
 
 def stores(workspace: Workspace) -> dict[str, FeatureStore]:

@@ -29,6 +29,7 @@ from tasks.seed import SeedOptions, seed
 from tasks.train_embedding import train_embedding
 from tasks.train_tagger import TrainTaggerOptions, train_tagger
 from tasks.weigh_captions import weigh_captions
+from tasks.words_from_features import PredictingOptions, predict_words, train_video_to_words
 
 # In the order of the definition; but a captioner may be seeded before and after its key frames are found.
 STAGES: tuple[Stage, ...] = (
@@ -38,6 +39,8 @@ STAGES: tuple[Stage, ...] = (
     sample_frames,
     train_tagger,
     extract_features,
+    train_video_to_words,
+    predict_words,
     find_neighbours,
     train_embedding,
     find_key_frames,
@@ -67,6 +70,7 @@ def pipeline(add: Planner, recipe: Recipe) -> None:
     features = results["features"] = add(
         extract_features, options, videos=data.part("videos"), tagger=tagger, frame_plans=frame_plans
     )
+    features = _words(add, recipe, text, features)
     neighbours = _neighbours(add, recipe, data, features)
     embedding = _embedding(add, recipe, text, features)
     net, features = _train(add, recipe, text, features, weights, embedding, neighbours)
@@ -159,6 +163,16 @@ def _tagger(add: Planner, recipe: Recipe, data: ArtifactRef, text: ArtifactRef) 
     tagger = add(train_tagger, options, videos=data.part("videos/train"), text=text.part("train"))
     add.results["tagger"] = tagger
     return tagger
+
+
+def _words(add: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> ArtifactRef:
+    """The features, and the one that is predicted from them where the recipe asks for it."""
+    if recipe.words is None:
+        return features
+    read = _feature_parts(features, recipe.words.net.features, "train", "val")
+    net = add.results["words_net"] = add(train_video_to_words, recipe.words, features=read, text=text.part("train", "val"))
+    with_words = add.results["words"] = add(predict_words, PredictingOptions(), features=features, net=net)
+    return with_words
 
 
 def _embedding(add: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> ArtifactRef | None:

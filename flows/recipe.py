@@ -16,17 +16,18 @@ from pydantic_core import ErrorDetails
 from flows.yaml_text import read_yaml
 from models.captioners.vre.captioner import VreOptions
 from models.decoding.beam_search import SearchOptions
+from models.range_tagger import AnyTaggerOptions
 from models.tagger import TaggerOptions
 from models.zoo import CaptionerOptions
 from storage.datasets import DatasetOptions
 from storage.errors import UsageError
-from storage.media.frame_sampling import Clips, Sampling, Uniform
+from storage.media.frame_sampling import Clips, Keyframes, Sampling, Uniform
 from storage.options import Options
 from storage.runs import RunRecord
 from storage.text.vocabulary import TextOptions
 from tasks.boost import BoostingOptions
 from tasks.evaluate import EvaluationOptions
-from tasks.extraction.extractors import FeatureOptions, TaggerFeature, sampling_of
+from tasks.extraction.extractors import BackboneFeature, FeatureOptions, TaggerFeature, sampling_of
 from tasks.find_key_frames import KEY_FRAMES, KeyFrameOptions
 from tasks.find_neighbours import NeighbourOptions
 from tasks.framework.runtime import Runtime
@@ -35,6 +36,7 @@ from tasks.seed import SeedingOptions
 from tasks.train_embedding import EmbeddingOptions
 from tasks.train_tagger import TaggerTraining
 from tasks.weigh_captions import WeighingOptions
+from tasks.words_from_features import WORDS, WordsOptions
 
 SHIPPED = Path(__file__).parent / "recipes"
 
@@ -66,7 +68,7 @@ class TaggerSection(Options):
 
     sampling: str = "frames"
     """which of the recipe's samplings chooses its frames"""
-    net: TaggerOptions = TaggerOptions()
+    net: AnyTaggerOptions = TaggerOptions()
     """the net"""
     training: TaggerTraining = TaggerTraining()
     """how it is trained"""
@@ -109,6 +111,8 @@ class Recipe(Options):
     """how captions become numbers"""
     tagger: TaggerSection | None = None
     """the word tagger, where features of kind 'tagger' are wanted"""
+    words: WordsOptions | None = None
+    """the feature 'words' (GL-RG's W), predicted from other features, where it is wanted"""
     captioner: CaptionerOptions
     """the model that writes captions"""
     neighbours: NeighbourOptions | None = None
@@ -132,13 +136,23 @@ class Recipe(Options):
     runtime: Runtime = Runtime()
     """how the machine is used; never changes a result's key"""
 
+    @property
+    def wanted_nets(self) -> list[FeatureOptions]:
+        """The features, and the nets below the tagger, whose weights a run needs."""
+        return [*self.features.values(), *_tagger_nets(self.tagger)]
+
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
         wanted = [("captioner", name) for name in self.captioner.features]
         wanted += [("embedding.net", name) for name in (self.embedding.net.features if self.embedding else ())]
+        known = [*self.features, *([WORDS] if self.words else [])]
+        if self.words is not None:
+            wanted += [("words.net", name) for name in self.words.net.features if name != WORDS]
+            if WORDS in self.features or WORDS in self.words.net.features:
+                raise ValueError(f"the name '{WORDS}' is taken by the feature that the section 'words' adds; choose another")
         for section, name in wanted:
-            if name not in self.features:
-                raise ValueError(f"{section}.features names '{name}'; the recipe's features are {', '.join(self.features)}")
+            if name not in known:
+                raise ValueError(f"{section}.features names '{name}'; the recipe's features are {', '.join(known)}")
         for name, feature in self.features.items():
             sampling = sampling_of(feature)
             if sampling is not None and sampling not in self.sampling:
@@ -157,10 +171,17 @@ class Recipe(Options):
             raise ValueError("seeding.weight is 'meteor', which is not computed; add 'caption_weights: {meteor: true}'")
         if self.tagger is not None:
             chosen = self.sampling.get(self.tagger.sampling)
-            if not isinstance(chosen, Clips) or chosen.length != self.tagger.net.frames:
+            net = self.tagger.net
+            if not isinstance(net, TaggerOptions):
+                if not isinstance(chosen, Keyframes):
+                    raise ValueError(
+                        f"tagger.sampling '{self.tagger.sampling}' must be a sampling of kind 'keyframes': a tagger of kind "
+                        f"'{net.kind}' sees keyframes with their neighbours"
+                    )
+            elif not isinstance(chosen, Clips) or chosen.length != net.frames:
                 raise ValueError(
                     f"tagger.sampling '{self.tagger.sampling}' must be a sampling of kind 'clips' with length "
-                    f"{self.tagger.net.frames} (tagger.net.frames): the tagger compares neighbouring frames"
+                    f"{net.frames} (tagger.net.frames): the tagger compares neighbouring frames"
                 )
         return self
 
@@ -199,6 +220,13 @@ class Recipe(Options):
                 "boosting.global_reward.neighbour to 0"
             )
         return self
+
+
+def _tagger_nets(tagger: TaggerSection | None) -> list[FeatureOptions]:
+    """The pretrained nets below a tagger, as features: their weights are fetched like those of others."""
+    if tagger is None or isinstance(tagger.net, TaggerOptions):
+        return []
+    return [BackboneFeature(net=net, weights=tagger.net.weights) for net in tagger.net.nets]
 
 
 def shipped_recipes() -> dict[str, Path]:

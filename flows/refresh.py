@@ -115,7 +115,7 @@ def refresh(changes: DatasetChanges, retrain_after: int) -> Refreshed:
 
 def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> Refreshed:
     """Scan, and if anything changed, run the flow. If nothing changed, nothing is started, Prefect included."""
-    fetch_weights(recipe.features.values())
+    fetch_weights(recipe.wanted_nets)
     changes = find_changes(recipe, workspace)
     if not changes.any:
         return Refreshed(changes, None, False)

@@ -15,7 +15,7 @@ from tasks.compare_runs import ComparedRun, ComparisonOptions, compare_runs
 from tasks.framework.stage import Input, StageRun, refs_in
 from tasks.report import SEVERAL, PageOptions, report
 
-_OPTIONAL = ("frame_plans", "tagger", "neighbours", "refocused", "boosted")
+_OPTIONAL = ("frame_plans", "tagger", "words_net", "neighbours", "refocused", "boosted")
 """what a report can do without, should it be gone"""
 
 

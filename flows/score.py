@@ -1,14 +1,19 @@
 """`longtake score`: caption files in, all metrics out, with intervals and, given a second file, a paired comparison."""
 
+import csv
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from models.metrics.bootstrap import Difference, compare, intervals
 from models.metrics.corpus import CaptionScorer
 from models.metrics.diversity import diversity
-from storage.errors import BadInput
+from storage.errors import BadInput, wrap_os_errors
+from storage.files.atomic import write_text
+from storage.files.sanitising import no_formula, no_formula_path
 from storage.text.caption_readers import read_predictions, read_reference_file
 from storage.text.ptb_tokenizer import ptb_tokenize
 
@@ -37,9 +42,25 @@ class Comparison:
 
     scored: list[ScoredFile]
     differences: dict[str, Difference]
+    items: list[dict[str, Any]] = field(default_factory=list)
+    """one for each caption: file, id, caption and its scores"""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "items"}
+
+    def write_items(self, path: Path) -> None:
+        """The scores of each caption as CSV or JSON lines, by the file's ending."""
+        if path.suffix == ".jsonl":
+            text = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in self.items)
+        else:
+            out = StringIO()
+            table = csv.DictWriter(out, list(self.items[0]), lineterminator="\n")
+            table.writeheader()
+            safe = {"file": no_formula_path, "id": no_formula, "caption": no_formula}
+            table.writerows({name: safe.get(name, str)(value) for name, value in item.items()} for item in self.items)
+            text = out.getvalue()
+        with wrap_os_errors(path):
+            write_text(path, text)
 
 
 def score_files(
@@ -81,7 +102,12 @@ def score_files(
         )
         for path, result, captions, whole in zip(files, results, tokenized_captions, captions_of, strict=True)
     ]
-    return Comparison(scored, compare(results[0].scores, results[1].scores) if against else {})
+    items = [
+        {"file": str(path), "id": id, "caption": captions[id], **result.scores.per_video[id]}
+        for path, result, captions in zip(files, results, tokenized_captions, strict=True)
+        for id in sorted(captions)
+    ]
+    return Comparison(scored, compare(results[0].scores, results[1].scores) if against else {}, items)
 
 
 def _tokenize(texts: Sequence[str]) -> list[str]:

@@ -3,14 +3,14 @@ the seeded captioner among them, so that it never ends worse than it began; resu
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from models.captioners.recnet.captioner import RecNetOptions
-from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
+from models.captioners.recnet.reconstruction_loss import ReconstructionLoss, SampledReconstructionLoss
 from models.losses.cross_entropy import CrossEntropy
 from models.losses.policy_gradient import Dropout, PolicyGradient, Reward, signs_of_collapse
 from models.rewards.baselines import BaselineOptions, SampleBaseline, TruthBaseline, truth_means
@@ -32,7 +32,7 @@ from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import open_index, open_weights
 from tasks.train_embedding import embed_videos
-from tasks.training.batches import CaptionData
+from tasks.training.batches import CaptionData, EpochOver, ValidationSearch
 from tasks.training.distributed import train_in_processes
 from tasks.training.loading import captioner_options, embedding_options, load_captioner, load_embedding
 from tasks.training.trainer import BestEpoch, Training, run_training
@@ -42,7 +42,9 @@ class BoostingOptions(FitOptions):
     """Training by policy gradient."""
 
     epochs: int = Field(70, ge=1)
-    """Passes over the training videos."""
+    """Passes over the training videos (or captions, see `epoch_over`)."""
+    epoch_over: EpochOver = "videos"
+    """What an epoch is a pass over: all videos, or as many batches as all true captions fill, `captions_per_video` at a time."""
     learning_rate: float = Field(1e-4, gt=0)
     """The highest learning rate."""
     gradient_clip: float = Field(0.25, ge=0)
@@ -72,13 +74,17 @@ class BoostingOptions(FitOptions):
     xe: float = Field(0.0, ge=0)
     """Weight of the cross-entropy of true captions beside the policy gradient."""
     reconstruction: float = Field(0.2, ge=0)
-    """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
+    """Weight (lambda) of a caption's reconstruction distance beside its policy loss, for captioners that have a reconstructor."""
+    reconstruction_from: Literal["samples", "truth"] = "samples"
+    """The captions that videos are reconstructed from: the sampled ones, whose pass is shared, or true ones."""
     captions_per_video: int = Field(5, ge=1)
-    """True captions of each video in a batch, where `xe` or `reconstruction` want some."""
+    """True captions of each video in a batch, where `xe` or `reconstruction_from` want some."""
     patience: int = Field(10, ge=1)
     """Stop after so many epochs without a better validation CIDEr."""
     validate_every: int = Field(1, ge=1)
     """Epochs between two validations."""
+    validation: ValidationSearch = ValidationSearch()
+    """How validation captions are decoded."""
     seed: int = Field(0, ge=0)
     """Seed of samples, dropout and the order of videos."""
 
@@ -102,7 +108,8 @@ class BoostOptions(Options):
     """Longest caption that is drawn, and longest caption in validation."""
 
 
-@stage(version=1, device=True, launch=partial(train_in_processes, "boost", "boosting"))
+# 2: reconstruction from samples, lambda of eq. 22 per caption
+@stage(version=2, device=True, launch=partial(train_in_processes, "boost", "boosting"))
 def boost(
     context: StageContext,
     options: BoostOptions,
@@ -127,13 +134,16 @@ def boost(
     terms: dict[str, tuple[float, Term]] = {"policy": (1.0, policy)}
     if how.xe:
         terms["xe"] = (how.xe, CrossEntropy())
+    from_samples = how.reconstruction_from == "samples"
     if isinstance(net, RecNetOptions) and how.reconstruction:
-        terms["rebuild"] = (how.reconstruction, ReconstructionLoss(net.loss))
+        rebuild = SampledReconstructionLoss(net.loss, policy) if from_samples else ReconstructionLoss(net.loss)
+        terms["rebuild"] = (how.reconstruction, rebuild)
     # where no true caption is looked at: the fewest that a batch can have
-    wanted = how.captions_per_video if len(terms) > 1 else 1
+    looked_at = how.epoch_over == "captions" or "xe" in terms or ("rebuild" in terms and not from_samples)
+    wanted = how.captions_per_video if looked_at else 1
     torch.manual_seed(how.seed)
     seeded_captioner = Checkpoint.load(start)
-    validate = data.validation(captioner, options.max_words, device)
+    validate = data.validation(captioner, how.validation, options.max_words, device)
 
     def evaluate_start() -> tuple[dict[str, Any], BestEpoch]:
         """The seeded captioner is the best so far."""
@@ -151,7 +161,7 @@ def boost(
         label="boosting",
         model=captioner,
         objective=Objective(**terms),
-        batches=data.batches(how.batch_size, wanted, how.seed, None, how.frame_dropout),
+        batches=data.batches(how.batch_size, wanted, how.seed, None, how.frame_dropout, how.epoch_over),
         options=how,
         result="captioner.safetensors",  # in the form that seeding gave it, so that whoever takes one takes the other
         metadata=about | {"boosting": how.model_dump(mode="json")},

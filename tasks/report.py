@@ -78,14 +78,17 @@ def report(
     key_frames: ArtifactRef | None = None,
     neighbours: ArtifactRef | None = None,
     tagger: ArtifactRef | None = None,
+    words_net: ArtifactRef | None = None,
+    words: ArtifactRef | None = None,
     frame_plans: tuple[ArtifactRef, ...] = (),
 ) -> StageResult:
     """`captioners` are those that captioned; `refocused` is the captioner that found the key frames of VRE's third phase."""
-    stages = (catalogue, text, *frame_plans, tagger, features, neighbours, refocused, *seeded, key_frames, *boosted)
+    extraction = (*frame_plans, tagger, features, words_net, words)
+    stages = (catalogue, text, *extraction, neighbours, refocused, *seeded, key_frames, *boosted)
     named: dict[str, ArtifactRef | None] = {"catalogue": catalogue, "text": text, "captions": captions, "scores": scores}
-    named |= {"extraction": features, "features": key_frames or features, "captioner": captioners[0]}
+    named |= {"extraction": features, "features": key_frames or words or features, "captioner": captioners[0]}
     named |= {"tagger": tagger, "neighbours": neighbours, "seeding": seeded[0] if seeded else None}
-    named["boosting"] = boosted[0] if boosted else None
+    named |= {"boosting": boosted[0] if boosted else None, "words_net": words_net}
     folders = {name: context.path(ref) for name, ref in named.items() if ref is not None}
     refs = tuple(ref for ref in (*stages, captions, scores) if ref is not None)
     run = _Run(context, options.shown, options.recipe, folders, refs)
@@ -150,10 +153,19 @@ class _Run:
         return decode_frame_images(self.context, self.table, ids, self.shown.frames, self.shown.width)
 
 
+def _words_metadata(run: _Run) -> list[tuple[str, str]]:
+    """How well the net that predicts words from features does on validation videos."""
+    done = read_done(run.folders["words_net"]) if "words_net" in run.folders else None
+    if done is None:
+        return []
+    found = done.summary
+    return [("Words from features", f"{found['words']} words, mAP {100 * found['val_map']:.1f} on validation")]
+
+
 def _page(run: _Run) -> ReportPage:
     recipe, metrics, about = run.recipe, run.metrics, run.access.about
     kind, done = recipe["dataset"]["kind"], read_done(run.folders["scores"])
-    phases = {phase: run.folders[phase] for phase in ("seeding", "boosting", "tagger") if phase in run.folders}
+    phases = {phase: run.folders[phase] for phase in ("seeding", "boosting", "tagger", "words_net") if phase in run.folders}
     clips, not_shown = _clips(run)
     problems = gather_problems(run.context.workspace, run.stages)
     benchmark = BENCHMARKS.get(kind)
@@ -163,7 +175,7 @@ def _page(run: _Run) -> ReportPage:
         about=recipe["description"].strip(),
         made_at=done.made_at if done else "",
         summary=description.summary(run.table, about, recipe, metrics),
-        metadata=description.metadata(run.table, run.references, about, recipe, metrics),
+        metadata=description.metadata(run.table, run.references, about, recipe, metrics) + _words_metadata(run),
         critical_warnings=description.random_weight_warnings(about),
         warnings=description.warnings(metrics),
         scores=run_scores(metrics),
@@ -268,7 +280,7 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
 def _near_duplicates(run: _Run, clips: Mapping[str, ReportClip]) -> list[DuplicateClips]:
     """The captioned videos that are most alike, by the feature that neighbours are found by, else the captioner's first."""
     feature = (run.recipe.get("neighbours") or {}).get("feature") or run.captioner.features[0]
-    access = FeatureAccess.open(run.context.workspace, run.folders["extraction"], (feature,))
+    access = FeatureAccess.open(run.context.workspace, run.folders["features"], (feature,))
     references = run.references.sentences(run.metrics["split"])
     captions = {row.video_id: row.caption for row in run.captioned if row.video_id in clips}
     most, device = run.shown.near_duplicates, run.context.runtime.torch_device()

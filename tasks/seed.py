@@ -2,8 +2,9 @@
 epoch by validation CIDEr; resume exactly. What a captioner wants beside it (RecNet's reconstruction, VRE's phases) is in
 its objective."""
 
+from dataclasses import replace
 from functools import partial
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -24,16 +25,18 @@ from storage.records import ArtifactRef
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import open_weights
-from tasks.training.batches import CaptionData
+from tasks.training.batches import CaptionData, EpochOver, ValidationSearch
 from tasks.training.distributed import train_in_processes
-from tasks.training.trainer import Training, resume, run_training
+from tasks.training.trainer import Training, resume, run_training, train_first
 
 
 class SeedingOptions(FitOptions):
     """Training by cross-entropy."""
 
     epochs: int = Field(30, ge=1)
-    """Passes over the training videos."""
+    """Passes over the training captions (or videos, see `epoch_over`)."""
+    epoch_over: EpochOver = "captions"
+    """What an epoch is a pass over: all captions, or all videos, each with `captions_per_video` of its captions."""
     learning_rate: float = Field(5e-4, gt=0)
     """The highest learning rate."""
     batch_size: int = Field(32, ge=1)
@@ -52,9 +55,10 @@ class SeedingOptions(FitOptions):
     scheduled_sampling: ScheduledSampling = ALWAYS_TRUE
     """How often the captioner is fed its own words instead of the true ones."""
     reconstruction: float = Field(0.2, ge=0)
-    """Weight of the reconstruction loss (lambda), for captioners that have a reconstructor."""
-    reconstruction_after: int = Field(0, ge=0)
-    """Epochs that train the captioner alone before the reconstructor is added and both are trained; recnet only."""
+    """Weight (lambda) of a caption's reconstruction distance beside its -log P, for captioners that have a reconstructor."""
+    reconstruction_after: Annotated[int, Field(ge=0)] | Literal["best"] = 0
+    """Epochs that train the captioner alone before the reconstructor is added to the best of them; "best": as many as it takes
+    until validation has stopped rising (`patience`), and up to `epochs` more with the reconstructor; recnet only."""
     refocus: float = Field(0.03, ge=0)
     """Weight of the refocus loss (beta); vre with two steps only."""
     refocus_after: int = Field(5, ge=0)
@@ -63,6 +67,8 @@ class SeedingOptions(FitOptions):
     """Stop after so many epochs without a better validation CIDEr."""
     validate_every: int = Field(1, ge=1)
     """Epochs between two validations."""
+    validation: ValidationSearch = ValidationSearch()
+    """How validation captions are decoded."""
     seed: int = Field(0, ge=0)
     """Seed of weights, dropout and the order of videos."""
 
@@ -83,8 +89,6 @@ class SeedOptions(Options):
     @property
     def first_whole_epoch(self) -> int:
         """The first epoch (from 0) that trains all of the captioner. Those before it cannot be its best."""
-        if self.rebuilds:
-            return self.seeding.reconstruction_after
         return self.seeding.refocus_after if self.refocuses else 0
 
     @property
@@ -95,7 +99,9 @@ class SeedOptions(Options):
     @model_validator(mode="after")
     def _all_of_it_is_trained(self) -> Self:
         how = self.seeding
-        if self.rebuilds and how.reconstruction_after >= how.epochs:
+        if self.rebuilds and how.reconstruction_after == "best" and how.keep != "best":
+            raise UsageError("seeding.reconstruction_after is best, which needs validation; set seeding.keep to best")
+        if self.rebuilds and how.reconstruction_after != "best" and how.reconstruction_after >= how.epochs:
             reason = f"seeding.reconstruction_after is {how.reconstruction_after} of {how.epochs} epochs"
             remedy = "raise seeding.epochs, lower seeding.reconstruction_after, or set seeding.reconstruction to 0"
             raise UsageError(f"{reason}, so the reconstructor would never be trained; {remedy}")
@@ -109,8 +115,8 @@ class SeedOptions(Options):
         return self
 
 
-# 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre
-@stage(version=3, device=True, launch=partial(train_in_processes, "seed", "seeding"))
+# 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre; 4: epochs over captions, lambda of eq. 22 per caption
+@stage(version=4, device=True, launch=partial(train_in_processes, "seed", "seeding"))
 def seed(
     context: StageContext, options: SeedOptions, features: ArtifactRef, text: ArtifactRef, weights: ArtifactRef | None = None
 ) -> StageResult:
@@ -126,9 +132,10 @@ def seed(
     rewards = RewardMemory(found.values.get("rewards"))
     term = DiscriminativeCrossEntropy if how.loss == "dxe" else CrossEntropy
     caption_loss = Objective(**{how.loss: (1.0, term(how.label_smoothing, how.scheduled_sampling))})
-    objective: Objective | ReconstructionPhases | RefocusPhases = caption_loss
-    if options.rebuilds:
-        objective = ReconstructionPhases(caption_loss, options)
+    objective: Objective | RefocusPhases = caption_loss
+    if options.rebuilds and isinstance(options.captioner, RecNetOptions):
+        rebuild = ReconstructionLoss(options.captioner.loss, how.scheduled_sampling)
+        objective = Objective(**caption_loss.terms, rebuild=(how.reconstruction, rebuild))
     if isinstance(captioner, VreCaptioner) and options.refocuses:
         if Ranks().size > 1:
             reason = "vre with two steps remembers the reward of every caption, and processes do not share that memory"
@@ -139,36 +146,40 @@ def seed(
         label="seeding",
         model=captioner,
         objective=objective,
-        batches=data.batches(how.batch_size, how.captions_per_video, how.seed, weighed, how.frame_dropout),
+        batches=data.batches(how.batch_size, how.captions_per_video, how.seed, weighed, how.frame_dropout, how.epoch_over),
         options=how,
         result="captioner.safetensors",
         metadata=data.metadata(captioner=options.captioner, seeding=how),
-        validate=data.validation(captioner, options.max_words, context.runtime.torch_device()),
+        validate=data.validation(captioner, how.validation, options.max_words, context.runtime.torch_device()),
         score_name="CIDEr",
         patience=how.patience,
         validate_every=how.validate_every,
         first_epoch=options.first_whole_epoch,
         extra_state=lambda: {"rewards": rewards.state()},
     )
+    if options.rebuilds and how.reconstruction_after:
+        training = _after_the_captioner(context, training, caption_loss, how)
     trained = run_training(context, training, found)
     epochs, best = len(trained.history), trained.best
-    return StageResult(epochs, {"epochs": epochs, "best_epoch": best.epoch + 1, "val_cider": best.score})
+    best_epoch = len(training.earlier) + best.epoch + 1
+    return StageResult(epochs, {"epochs": epochs, "best_epoch": best_epoch, "val_cider": best.score})
 
 
-class ReconstructionPhases:
-    """RecNet's objective, epoch by epoch: at first `alone`, which trains the captioner; then the reconstruction loss beside it
-    (eq. 14), which trains both. With `reconstruction_after` 0 both are trained from the start."""
-
-    def __init__(self, alone: Objective, options: SeedOptions):
-        assert isinstance(options.captioner, RecNetOptions)
-        how = options.seeding
-        rebuild = ReconstructionLoss(options.captioner.loss, how.scheduled_sampling)
-        self.alone, self.both = alone, Objective(**alone.terms, rebuild=(how.reconstruction, rebuild))
-        self.first_of_both = options.first_whole_epoch
-
-    def at(self, epoch: int) -> Objective:
-        """The objective of an epoch (from 0)."""
-        return (self.both if epoch >= self.first_of_both else self.alone).at(epoch)
+def _after_the_captioner(context: StageContext, both: Training, alone: Objective, how: SeedingOptions) -> Training:
+    """RecNet's two stages: train the captioner `alone`, then return the training of `both`, which starts from its best epoch."""
+    until_best = how.reconstruction_after == "best"
+    epochs = how.epochs if isinstance(how.reconstruction_after, str) else how.reconstruction_after
+    first = replace(
+        both,
+        label="seeding without the reconstructor",
+        objective=alone,
+        options=how.model_copy(update={"epochs": epochs}),
+        patience=how.patience if until_best else epochs,
+    )
+    history = train_first(context, first)
+    torch.manual_seed(how.seed)
+    left = how.epochs if until_best else how.epochs - epochs
+    return replace(both, options=how.model_copy(update={"epochs": left}), earlier=history)
 
 
 class RefocusPhases:

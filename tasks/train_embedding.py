@@ -18,7 +18,7 @@ from storage.records import ArtifactRef
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
-from tasks.training.batches import CaptionData, pad
+from tasks.training.batches import CaptionData, EpochOver, pad
 from tasks.training.trainer import Training, run_training
 
 
@@ -26,7 +26,9 @@ class EmbeddingTraining(FitOptions):
     """How the embedding is trained."""
 
     epochs: int = Field(30, ge=1)
-    """Passes over the training videos."""
+    """Passes over the training captions (or videos, see `epoch_over`)."""
+    epoch_over: EpochOver = "captions"
+    """What an epoch is a pass over: all captions, or all videos, each with `captions_per_video` of its captions."""
     learning_rate: float = Field(2e-4, gt=0)
     """The highest learning rate."""
     gradient_clip: float = Field(2.0, ge=0)
@@ -55,7 +57,7 @@ class EmbeddingOptions(Options):
 _BATCH = 256  # videos or captions that are embedded together
 
 
-@stage(version=2, device=True)  # 2: easy epochs
+@stage(version=3, device=True)  # 2: easy epochs; 3: epochs over captions
 def train_embedding(context: StageContext, options: EmbeddingOptions, features: ArtifactRef, text: ArtifactRef) -> StageResult:
     device, config = context.runtime.torch_device(), options.training
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
@@ -76,7 +78,7 @@ def train_embedding(context: StageContext, options: EmbeddingOptions, features: 
         label="learning which caption is whose",
         model=net,
         objective=Objective(hinges=(1.0, MaxOfHinges(config.easy_epochs))),
-        batches=data.batches(config.batch_size, config.captions_per_video, config.seed),
+        batches=data.batches(config.batch_size, config.captions_per_video, config.seed, epoch_over=config.epoch_over),
         options=config,
         result="embedding.safetensors",
         metadata=data.metadata(net=options.net, training=config),

@@ -1,4 +1,4 @@
-"""The command `longtake caption`: captions for your own videos, from a run that is trained."""
+"""The command `longtake caption`: captions for your own videos, from a run that is trained or a file that it was exported to."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +26,9 @@ def caption(
         list[str], typer.Argument(help="Files, folders, or patterns such as 'clips/**/*.mp4'.", metavar="VIDEO...")
     ],
     run: RunOption = None,
+    captioner_file: Annotated[
+        Path | None, typer.Option("--captioner", help="A file that 'longtake export' wrote, in place of a run.", metavar="FILE")
+    ] = None,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     format: Annotated[Format, typer.Option("--format", "-f", help="What is written.")] = "text",
     output: Annotated[
@@ -46,9 +49,16 @@ def caption(
         raise UsageError("--windows and --shots are two ways to cut a video; choose one")
     if format in SUBTITLES and n_best > 1:
         raise UsageError(f"a {format} file has one caption at a time; leave --n-best out, or choose jsonl or csv")
+    if format == "coco" and (n_best > 1 or shots or windows is not None):
+        raise UsageError("COCO's results have one caption per file; leave --n-best, --windows and --shots out")
     if as_json and (format != "text" or output is not None):
         raise UsageError("--json prints everything on standard output; leave --format and --output out")
-    space = existing(workspace)
+    if captioner_file is None:
+        existing(workspace)
+    elif run is not None:
+        raise UsageError("--run and --captioner both name a captioner; choose one")
+    elif not captioner_file.is_file():
+        raise UsageError(f"there is no file {captioner_file}; give one that 'longtake export' wrote")
     _check_output(videos, format, output)
 
     from flows.caption import VideoCaptioner
@@ -57,7 +67,7 @@ def caption(
     from tasks.inference.user_files import WindowOptions
 
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots or format in SUBTITLES else None
-    captioner = VideoCaptioner.open(space.root, run, retry_quarantined)
+    captioner = VideoCaptioner.open(workspace, str(captioner_file) if captioner_file else run, retry_quarantined)
     try:
         found = captioner.caption(videos, cut, n_best)
     except KeyboardInterrupt:
@@ -100,9 +110,9 @@ def _write(lines: Sequence[CaptionLine], format: Format, output: Path | None) ->
         for line in lines:
             clips.setdefault(line.file, []).append(line)
         for file, name in _names(list(clips), format).items():
-            _save(output / name, RENDERERS[format](clips[file]))
+            save_captions(output / name, clips[file], format)
     elif output is not None:
-        _save(output, RENDERERS[format](lines))
+        save_captions(output, lines, format)
     else:
         typer.echo(RENDERERS[format](lines), nl=False)
 
@@ -119,9 +129,9 @@ def _names(files: Sequence[str], format: Format) -> dict[str, str]:
     return names
 
 
-def _save(path: Path, text: str) -> None:
+def save_captions(path: Path, lines: Sequence[CaptionLine], format: Format) -> None:
     with wrap_os_errors(path):
-        write_text(path, text)
+        write_text(path, RENDERERS[format](lines))
     err.print_line(f"wrote {escape(str(path))}")
 
 

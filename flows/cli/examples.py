@@ -14,6 +14,7 @@ longtake frames demo vid12 --json
 longtake score captions.json references.json --against others.json
 longtake caption 'clips/**/*.mp4' --format srt --output subtitles
 longtake serve --port 8642
+longtake export folder holiday.captioner
 longtake recipes
 longtake sweep demo --grid seeding.loss=xe,dxe --seeds 4 --dry-run
 longtake sweeps

@@ -41,7 +41,11 @@ NameArgument = Annotated[
 def import_(
     name: Annotated[str, typer.Argument(help="What to call the features; a recipe names them as 'store'.")],
     path: Annotated[Path, typer.Argument(help="A folder of <id>.npy, one .npy with --ids, .npz or HDF5 keyed by id.")],
-    ids: Annotated[Path | None, typer.Option(help="For one .npy: a text file with one id per line, or a JSON list.")] = None,
+    ids: Annotated[
+        Path | None, typer.Option(help="For one .npy or --dataset: a text file with one id per line, or a JSON list.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Of HDF5: the one array whose rows belong to --ids.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Of one array: these columns only, such as 0:300.")] = None,
     data: DataOption = None,
     kind: KindOption = None,
     dtype: Annotated[
@@ -52,8 +56,10 @@ def import_(
 ) -> None:
     """Bring your own features. With --data, ids that the data set does not have are left out and missing ones listed."""
     from flows.features import import_into
+    from storage.features.import_sources import MatrixPart
 
-    report = import_into(Workspace.open(workspace), name, path, ids, data, kind, dtype.value if dtype else None)
+    part = MatrixPart.parse(dataset, columns)
+    report = import_into(Workspace.open(workspace), name, path, ids, data, kind, dtype.value if dtype else None, part)
     if as_json:
         counts = {"imported": report.imported, "already": report.already, "unknown": list(report.unknown)}
         problems = _as_rows(report.problems)

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from flows.cli.caption import caption
+from flows.cli.caption import caption, save_captions
 from flows.cli.examples import add_examples
+from flows.cli.export import export
 from flows.cli.features import features_app
 from flows.cli.frames import frames
 from flows.cli.options import (
@@ -42,6 +43,7 @@ from flows.cli.sweep import sweep, sweeps
 from flows.cli.weights import weights_app
 from flows.orchestration.process_lifetime import end_with_starter, treat_sigterm_as_interrupt
 from storage.errors import LongtakeError, UsageError, explain_os_error
+from storage.text.caption_writers import SUBTITLES, Format
 from storage.workspace import Workspace
 
 app = typer.Typer(
@@ -109,7 +111,7 @@ def run(
     from tasks.extraction.pretrained import fetch_weights
 
     try:
-        fetch_weights(loaded.features.values())
+        fetch_weights(loaded.wanted_nets)
         plan = plan_pipeline(loaded, space, force or [], until)
         outcome = execute(planned_flow(plan, force or [], until)) if plan.to_do else cached_outcome(plan)
     except LongtakeError:
@@ -174,7 +176,35 @@ def train(
     run(recipe, data, workspace, kind, settings, _TRAINED, None, retry_quarantined, False, as_json, False)
 
 
-app.command("evaluate", rich_help_panel=_RUN)(_up_to("evaluate", "Run a recipe up to its scores."))
+@app.command(rich_help_panel=_RUN)
+def evaluate(
+    recipe: RecipeArgument,
+    data: DataOption = None,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    kind: KindOption = None,
+    settings: SetOption = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Of --output; coco: as COCO's server wants it.")] = "coco",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the captions of the split to this file too.", metavar="PATH")
+    ] = None,
+    retry_quarantined: RetryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe up to its scores."""
+    if format in SUBTITLES:
+        raise UsageError(f"{format} is for the parts of a video; choose coco, jsonl, csv or text")
+    quarantined = 0
+    try:
+        run(recipe, data, workspace, kind, settings, "evaluate", None, retry_quarantined, False, as_json, False)
+    except typer.Exit as ended:
+        if ended.exit_code != QUARANTINED:
+            raise
+        quarantined = ended.exit_code
+    if output is not None:
+        from flows.caption import evaluated_captions
+
+        save_captions(output, evaluated_captions(Workspace.open(workspace), recipe, settings or [], data, kind), format)
+    raise typer.Exit(quarantined)
 
 
 app.command(rich_help_panel=_RUN)(status)
@@ -183,6 +213,7 @@ app.command(rich_help_panel=_RUN)(frames)
 app.command(rich_help_panel=_OWN)(score)
 app.command(rich_help_panel=_OWN)(caption)
 app.command(rich_help_panel=_OWN)(serve)
+app.command(rich_help_panel=_OWN)(export)
 app.command(rich_help_panel=_TRY)(recipes)
 app.add_typer(recipe_app, name="recipe", rich_help_panel=_TRY)
 app.command(rich_help_panel=_TRY)(sweep)

@@ -16,7 +16,10 @@ WorkspaceOption = Annotated[
 ]
 DataOption = Annotated[Path | None, typer.Option("--data", "-d", help="The folder of videos and captions.")]
 KindOption = Annotated[
-    str | None, typer.Option(help="Read the data folder as this kind: folder, msvd, msrvtt, activitynet, coco, demo.")
+    str | None,
+    typer.Option(
+        help="Read the data folder as this kind: folder, msvd, msrvtt, activitynet, vatex, coco, flickr8k, flickr30k, demo."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

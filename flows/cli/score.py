@@ -12,6 +12,7 @@ from rich.table import Table
 
 from flows.cli.options import JsonOption
 from flows.cli.printing import out
+from storage.errors import UsageError
 
 if TYPE_CHECKING:  # importing them would load torch before the first line of help
     from flows.score import Comparison, ScoredFile
@@ -25,13 +26,20 @@ def score(
     meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
     training: Annotated[Path | None, typer.Option(help="Training captions: shows the share copied from them.")] = None,
     spice_jars: Annotated[Path | None, typer.Option(help="Folder with the CoreNLP 3.6.0 jars, for SPICE.")] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="Write the scores of each caption to this .csv or .jsonl file.", metavar="PATH")
+    ] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Words are cut by the PTB tokenizer already.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score a file of captions: BLEU, METEOR, ROUGE-L, CIDEr and more, with 95 % bootstrap intervals."""
     from flows.score import score_files
 
+    if items is not None and items.suffix not in (".csv", ".jsonl"):
+        raise UsageError(f"--items writes CSV or JSON lines: name a file that ends in .csv or .jsonl, not {items}")
     found = score_files(predictions, references, against, meteor, spice_jars, training, tokenized)
+    if items is not None:
+        found.write_items(items)
     if as_json:
         out.print_json(data=found.to_json())
     else:

@@ -1,5 +1,6 @@
 """The command `longtake serve`: a local page and HTTP API that caption what is dropped on them."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,11 +8,15 @@ import typer
 from flows.cli.options import DEFAULT_WORKSPACE, WorkspaceOption, existing
 from flows.cli.printing import err, out
 from storage.errors import UsageError
+from storage.workspace import Workspace
 
 
 def serve(
     run: Annotated[
-        str | None, typer.Argument(help="A run's id or its recipe's name; without it the newest finished run.", metavar="RUN")
+        str | None,
+        typer.Argument(
+            help="A run's id, its recipe's name, or an exported file; without it the newest finished run.", metavar="RUN"
+        ),
     ] = None,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     host: Annotated[str, typer.Option(help="The address to listen at; by default only this machine can reach it.")] = (
@@ -26,7 +31,7 @@ def serve(
     waiting: Annotated[int, typer.Option(min=0, help="Uploads that may wait for their turn.")] = 16,
 ) -> None:
     """Serve a page to try a run: drop a video, see its frames, its caption, and where each word looked."""
-    space = existing(workspace)
+    space = Workspace.open(workspace) if run and Path(run).is_file() else existing(workspace)
     import asyncio
     import socket
 

@@ -49,7 +49,7 @@ class RunParameters(Options):
         survive_broken_pipe()
         workspace = Workspace.open(self.workspace)
         recipe = recipe_with_data(workspace, self.recipe, self.settings or [], self.data, self.kind)
-        fetch_weights(recipe.features.values())
+        fetch_weights(recipe.wanted_nets)
         return recipe, workspace
 
     def plan(self, until: str | None, force: list[str] | None = None) -> Plan:

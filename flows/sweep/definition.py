@@ -225,7 +225,7 @@ def _recipe(sweep: Sweep, variant: Variant, workspace: Workspace, dry_run: bool)
     settings = [*sweep.settings, *variant.settings]
     recipe = recipe_with_data(workspace, sweep.recipe, settings, sweep.data, sweep.kind, draw=not dry_run)
     if not dry_run:
-        fetch_weights(recipe.features.values())
+        fetch_weights(recipe.wanted_nets)
     return recipe
 
 

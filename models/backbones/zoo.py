@@ -16,6 +16,7 @@ BACKBONES = {
     "resnet101": "image",
     "resnet152": "image",
     "resnext101_32x8d": "image",
+    "tf_efficientnet_lite2": "image",  # its weights come with Longtake
     # a clip of frames per item
     "r3d_18": "motion",
     "resnext101_3d": "resnext3d",

@@ -37,6 +37,8 @@ class GlRgOptions(Options):
     """Size of the LSTM."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the fused vector, words and outputs that is dropped in training."""
+    word_dropout: float | None = Field(None, ge=0, lt=1)
+    """Share of the words' vectors that is dropped, if it is another than `dropout`; 0 in the authors' code."""
 
 
 class GlobalLocalEncoder(nn.Module):
@@ -72,7 +74,16 @@ class FedLstmDecoder(nn.Module):
 
     `feed` "first": the summary is the first input, in place of BOS (eq. 6). "every": it is beside every word, BOS included."""
 
-    def __init__(self, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float, feed: Feed):
+    def __init__(
+        self,
+        vocabulary_size: int,
+        memory: int,
+        embedding: int,
+        hidden: int,
+        dropout: float,
+        feed: Feed,
+        word_dropout: float | None = None,
+    ):
         super().__init__()
         self.feed = feed
         self.embed = word_embedding(vocabulary_size, embedding)
@@ -80,6 +91,7 @@ class FedLstmDecoder(nn.Module):
         self.lstm = LSTM(embedding if feed == "first" else embedding + memory, hidden, batch_first=True)
         self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
+        self.word_dropout = nn.Dropout(dropout if word_dropout is None else word_dropout)
         open_forget_gate(self.lstm.get_parameter("bias_ih_l0"))
 
     def prepare(self, memory: Memory) -> Memory:
@@ -104,7 +116,7 @@ class FedLstmDecoder(nn.Module):
 
     def _inputs(self, tokens: Tensor, memory: Memory) -> Tensor:
         """tokens (N, S), memory of N -> what the LSTM reads (N, S, X)."""
-        inputs = self.dropout(self.embed(tokens))
+        inputs = self.word_dropout(self.embed(tokens))
         if self.first is not None:
             return torch.where((tokens == BOS).unsqueeze(-1), memory.extras["first"].unsqueeze(1), inputs)
         return torch.cat([inputs, memory.summary.unsqueeze(1).expand(-1, tokens.shape[1], -1)], dim=-1)
@@ -112,5 +124,5 @@ class FedLstmDecoder(nn.Module):
 
 def build_glrg(o: GlRgOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
     encoder = GlobalLocalEncoder(wanted_sizes(o.features, feature_sizes), o.projection, o.fusion, o.dropout)
-    decoder = FedLstmDecoder(vocabulary_size, encoder.fused, o.embedding, o.hidden, o.dropout, o.feed)
+    decoder = FedLstmDecoder(vocabulary_size, encoder.fused, o.embedding, o.hidden, o.dropout, o.feed, o.word_dropout)
     return Captioner(encoder, decoder)

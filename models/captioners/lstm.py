@@ -39,8 +39,12 @@ class SaLstmOptions(RecurrentOptions):
     """Which captioner."""
     attention: int = Field(256, ge=1)
     """Size of the space in which rows and state are compared."""
+    attend_to: Literal["projected", "raw"] = "projected"
+    """What is attended to: rows "projected" to `hidden` numbers each, or the "raw" rows themselves (RecNet eq. 3)."""
     dropout: float = Field(0.5, ge=0, lt=1)
-    """Share of the projected features, words and outputs that is dropped in training."""
+    """Share of the features, words and outputs that is dropped in training."""
+    word_dropout: float | None = Field(None, ge=0, lt=1)
+    """Share of the words' vectors that is dropped, if it is another than `dropout`."""
 
 
 class MpLstmOptions(RecurrentOptions):
@@ -50,6 +54,8 @@ class MpLstmOptions(RecurrentOptions):
     """Which captioner."""
     dropout: float = Field(0.5, ge=0, lt=1)
     """Share of the projected features, words and outputs that is dropped in training."""
+    word_dropout: float | None = Field(None, ge=0, lt=1)
+    """Share of the words' vectors that is dropped, if it is another than `dropout`."""
 
 
 class LstmDecoder(nn.Module):
@@ -58,7 +64,16 @@ class LstmDecoder(nn.Module):
     The context is read with the hidden state of the step before (RecNet eq. 4). What depends on the words alone is
     computed for a whole caption at once; only the recurrence runs step by step."""
 
-    def __init__(self, reader: UnrolledAttention, words: int, memory: int, embedding: int, hidden: int, dropout: float):
+    def __init__(
+        self,
+        reader: UnrolledAttention,
+        words: int,
+        memory: int,
+        embedding: int,
+        hidden: int,
+        dropout: float,
+        word_dropout: float | None = None,
+    ):
         super().__init__()
         self.reader = reader
         self.embed = word_embedding(words, embedding)
@@ -69,6 +84,7 @@ class LstmDecoder(nn.Module):
         self.mix = nn.Linear(hidden + memory + embedding, hidden)
         self.predict = OutputLayer(hidden, words)
         self.dropout = nn.Dropout(dropout)
+        self.word_dropout = nn.Dropout(dropout if word_dropout is None else word_dropout)
         open_forget_gate(self.gates_from_word.bias)
 
     def prepare(self, memory: Memory) -> Memory:
@@ -83,7 +99,7 @@ class LstmDecoder(nn.Module):
     ) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None."""
         if self.training or not token.is_cpu:  # dropout differs between rows; a GPU would wait for the count of tokens
-            word = self.dropout(self.embed(token))
+            word = self.word_dropout(self.embed(token))
             from_word = self.gates_from_word(word)
         else:  # the hypotheses of a batch share most of their last words
             distinct, which = token.unique(return_inverse=True)
@@ -106,7 +122,7 @@ class LstmDecoder(nn.Module):
         """The logits; packed hidden states (P, H) and attention (P, T), or None, of all steps."""
         inputs = tokens[:, :-1]
         steps = Unrolling(valid or ValidTokens.all_of(inputs))
-        words = steps.pack(self.dropout(self.embed(inputs)))
+        words = steps.pack(self.word_dropout(self.embed(inputs)))
         layers = self.reader.unrolled(), one_weight_gradient(self.gates_from_past)
         advance = partial(self._advance, *layers)
         states, contexts, attention = zip(*steps.run(advance, self.gates_from_word(words), memory, self.start), strict=True)
@@ -132,6 +148,9 @@ class LstmDecoder(nn.Module):
 
 
 def build_lstm(o: SaLstmOptions | MpLstmOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> Captioner:
-    encoder = TemporalEncoder(wanted_sizes(o.features, feature_sizes), o.hidden, o.join, o.dropout)
-    reader = AdditiveAttention(o.hidden, o.hidden, o.attention) if isinstance(o, SaLstmOptions) else MeanContext()
-    return Captioner(encoder, LstmDecoder(reader, vocabulary_size, o.hidden, o.embedding, o.hidden, o.dropout))
+    raw = isinstance(o, SaLstmOptions) and o.attend_to == "raw"
+    encoder = TemporalEncoder(wanted_sizes(o.features, feature_sizes), None if raw else o.hidden, o.join, o.dropout)
+    size = encoder.size
+    reader = AdditiveAttention(size, o.hidden, o.attention) if isinstance(o, SaLstmOptions) else MeanContext()
+    decoder = LstmDecoder(reader, vocabulary_size, size, o.embedding, o.hidden, o.dropout, o.word_dropout)
+    return Captioner(encoder, decoder)

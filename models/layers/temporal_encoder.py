@@ -45,19 +45,26 @@ def pooled(features: dict[str, Tensor], masks: dict[str, Tensor], names: Sequenc
 
 
 class TemporalEncoder(nn.Module):
-    """Features (B, T, D_i) -> Memory of tokens (B, T, H), with the mean of the valid rows as summary.
+    """Features (B, T, D_i) -> Memory of tokens (B, T, H), with the mean of the valid rows as summary. With `hidden` None they are
+    the rows themselves, and H is their size.
 
     `join` says how several features meet. "depth": they are sampled at the same instants, so rows are concatenated by
     position and projected together; a feature that a video lacks counts as zeros. "time": each has a projection of its
     own and they follow each other as further rows. It is a property of the model, never of a batch: otherwise padding
     could change a video's caption."""
 
-    def __init__(self, sizes: Mapping[str, int], hidden: int, join: Join, dropout: float):
+    def __init__(self, sizes: Mapping[str, int], hidden: int | None, join: Join, dropout: float):
         super().__init__()
         self.names, self.join = tuple(sizes), join
         self.dropout = nn.Dropout(dropout)
         widths = [sum(sizes.values())] if join == "depth" else list(sizes.values())
-        self.project = nn.ModuleList(nn.Linear(width, hidden) for width in widths)
+        if hidden is None and len(set(widths)) > 1:
+            found = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            advice = "project them, name one feature, or set the captioner's join to 'depth'"
+            raise ValueError(f"rows of different sizes ({found}) cannot follow each other as they are; {advice}")
+        self.project = nn.ModuleList(nn.Identity() if hidden is None else nn.Linear(width, hidden) for width in widths)
+        self.size = hidden or widths[0]
+        """H"""
 
     def forward(self, features: dict[str, Tensor], masks: dict[str, Tensor]) -> Memory:
         check_present(self.names, features, masks)

@@ -12,9 +12,9 @@ dropout ("none") are both passes the same policy to the last digit, since each p
 Rewards are scored on the CPU in a thread of their own, while the second pass runs; they take no part in it, so its bits do not
 depend on that. Random numbers come from torch's global generator, whose state is in training's snapshots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Literal, Protocol
@@ -47,7 +47,8 @@ class PolicyGradient:
     video_indices: video id -> the reward's index of the video; truth (V,): for b1, the mean score of the captions of each
     of these videos. dropout: "both" samples captions and trains with it, as the papers' code does; "gradient" samples
     without it; "none" neither samples nor trains with it, and then both passes are the same policy.
-    `statistics` are those of the last batch; `signs_of_collapse` reads them."""
+    `statistics` are those of the last batch, `sampled` is that batch with the captions drawn for it; `signs_of_collapse` reads
+    the former."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class PolicyGradient:
         self.reward, self.video_indices, self.truth = reward, video_indices, truth
         self.samples, self.max_length, self.temperature, self.dropout = samples, max_length, temperature, dropout
         self.statistics: dict[str, float] = {}
+        self.sampled: Batch | None = None
         self._count = 0
 
     def count(self, batch: Batch) -> int:
@@ -73,17 +75,20 @@ class PolicyGradient:
         return self._count
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
-        sampled, on_cpu, compared = self._sample(captioner, batch)
+        tokens, on_cpu, compared = self._sample(captioner, batch)
         scoring = _scoring_thread(torch.get_num_threads()).submit(self._advantages, batch.video_ids, on_cpu, compared)
+        longest = int((on_cpu.tokens != PAD).any(0).any(0).sum())  # no step is taken beyond the longest caption
+        self.sampled = sampled_batch(batch, tokens[..., :longest], on_cpu.tokens[..., :longest])
         try:
-            log_probs = self._log_probs(captioner, batch, sampled, on_cpu.tokens)
+            with self.gradient_mode(captioner):
+                log_probs = policy_log_probs(captioner, self.sampled, self.temperature)
         finally:
             advantages, self.statistics = scoring.result()
         self._count = len(log_probs)
         return -(advantages.to(log_probs.device, non_blocking=True) * log_probs).sum() / len(log_probs)
 
-    def _sample(self, captioner: Captioner, batch: Batch) -> tuple[Decoded, Decoded, Tensor]:
-        """The samples of each video (B, n), chosen tokens only; the same on the CPU; and the captions (M, L), on the CPU, whose
+    def _sample(self, captioner: Captioner, batch: Batch) -> tuple[Tensor, Decoded, Tensor]:
+        """The chosen tokens (B, n, L) of each video's samples; the samples on the CPU; and the captions (M, L), on the CPU, whose
         rewards are the baseline: none, those of second samples, or the greedy ones."""
         n, baseline = self.samples, self.baseline
         both = 2 * n if isinstance(baseline, SecondSampleBaseline) else n
@@ -95,7 +100,7 @@ class PolicyGradient:
         if isinstance(baseline, baselines.GreedyBaseline):
             with eval_mode(captioner):
                 compared = chosen_tokens(greedy(captioner, batch.features, batch.masks, self.max_length).tokens[:, 0]).cpu()
-        return Decoded(tokens[:, :n], decoded.log_probs[:, :n]), Decoded(host[:, :n], log_probs), compared
+        return tokens[:, :n], Decoded(host[:, :n], log_probs), compared
 
     def _advantages(self, video_ids: Sequence[str], sampled: Decoded, compared: Tensor) -> tuple[Tensor, dict[str, float]]:
         """Samples of B videos on the CPU -> the advantage of each of their R tokens, and the statistics of the batch."""
@@ -117,12 +122,14 @@ class PolicyGradient:
         each = advantages if advantages.ndim == 2 else advantages.unsqueeze(1).expand_as(tokens)
         return each[tokens != PAD], statistics
 
-    def _log_probs(self, captioner: Captioner, batch: Batch, sampled: Decoded, host_tokens: Tensor) -> Tensor:
+    @contextmanager
+    def gradient_mode(self, captioner: Captioner) -> Iterator[None]:
+        """Inside, the captioner is as it is in the pass that gradients come from."""
         if self.dropout != "none":
-            return policy_log_probs(captioner, batch, sampled, self.temperature, host_tokens)
-        # cuDNN's RNNs have no backward pass in eval mode; torch's own code has one.
-        with eval_mode(captioner), torch.backends.cudnn.flags(enabled=False):
-            return policy_log_probs(captioner, batch, sampled, self.temperature, host_tokens)
+            yield
+        else:  # cuDNN's RNNs have no backward pass in eval mode; torch's own code has one.
+            with eval_mode(captioner), torch.backends.cudnn.flags(enabled=False):
+                yield
 
 
 @cache
@@ -137,23 +144,20 @@ def chosen_tokens(tokens: Tensor) -> Tensor:
     return nn.functional.pad(tokens[..., :-1], (0, 1), value=PAD)  # the last position is EOS or PAD
 
 
-def sampled_batch(batch: Batch, tokens: Tensor, host_tokens: Tensor) -> Batch:
-    """The batch of B videos with the captions (B, K, L) sampled for them: tokens (B*K, L+1), BOS first."""
+def sampled_batch(batch: Batch, tokens: Tensor, host_tokens: Tensor | None = None) -> Batch:
+    """The batch of B videos with the captions (B, K, L) sampled for them: tokens (B*K, L+1), BOS first. host_tokens: the same on
+    the CPU, if they are there already."""
     B, K, L = tokens.shape
-    captions, host = (nn.functional.pad(x.reshape(B * K, L), (1, 0), value=BOS) for x in (tokens, host_tokens))
+    both = tokens, tokens.cpu() if host_tokens is None else host_tokens
+    captions, host = (nn.functional.pad(x.reshape(B * K, L), (1, 0), value=BOS) for x in both)
     video_index = torch.arange(B, device=tokens.device).repeat_interleave(K)
     return replace(batch, tokens=captions, video_index=video_index, caption_ids=(), weights=None, host_tokens=host)
 
 
-def policy_log_probs(
-    captioner: Captioner, batch: Batch, sampled: Decoded, temperature: float = 1.0, host_tokens: Tensor | None = None
-) -> Tensor:
-    """B videos and chosen tokens (B, K, L) of their captions -> the policy's log-probability of each token, EOS included,
-    (R,) in the order of the captions, with gradients. No step is taken beyond the longest caption. host_tokens: the same tokens
-    on the CPU, if they are there already."""
-    host = sampled.tokens.cpu() if host_tokens is None else host_tokens
-    longest = int((host != PAD).any(0).any(0).sum())
-    logits, targets = captioner.word_logits(sampled_batch(batch, sampled.tokens[..., :longest], host[..., :longest]))
+def policy_log_probs(captioner: Captioner, sampled: Batch, temperature: float = 1.0) -> Tensor:
+    """Videos with captions of chosen tokens -> the policy's log-probability of each token, EOS included, (R,) in the order of
+    the captions, with gradients."""
+    logits, targets = captioner.word_logits(sampled)
     return token_log_likelihood(logits, targets, temperature=temperature, excluded=_NOT_ALLOWED)
 
 

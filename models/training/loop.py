@@ -32,7 +32,7 @@ class FitOptions(Options):
     """How a model is trained."""
 
     epochs: int = Field(ge=1)
-    """Passes over the training videos."""
+    """Passes over the training data."""
     optimiser: Literal["adam", "adamw", "adadelta"] = "adam"
     """How gradients become steps."""
     learning_rate: float = Field(gt=0)

@@ -7,26 +7,34 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from storage.datasets import activitynet, coco, msrvtt
+from storage.datasets import activitynet, coco, flickr, msrvtt, vatex
 from storage.datasets.activitynet import ActivityNetOptions, read_activitynet
 from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, searched_places
 from storage.datasets.coco import CocoOptions, read_coco
 from storage.datasets.dataset import Dataset
 from storage.datasets.demo import DemoOptions, read_demo
+from storage.datasets.flickr import Flickr8kOptions, Flickr30kOptions, read_flickr8k, read_flickr30k
 from storage.datasets.folder import FolderOptions, read_folder
 from storage.datasets.msrvtt import MsrvttOptions, read_msrvtt
 from storage.datasets.msvd import SENTENCES, MsvdOptions, find_corpora, read_msvd
 from storage.datasets.user_files import UserFilesOptions, read_user_files
+from storage.datasets.vatex import VatexOptions, read_vatex
 from storage.errors import BadInput
 
-_Any = MsvdOptions | MsrvttOptions | ActivityNetOptions | CocoOptions | FolderOptions | DemoOptions
+_Videos = MsvdOptions | MsrvttOptions | ActivityNetOptions | VatexOptions
+_Photos = CocoOptions | Flickr8kOptions | Flickr30kOptions
+_Any = _Videos | _Photos | FolderOptions | DemoOptions
 DatasetOptions = Annotated[_Any, Field(discriminator="kind")]
 
 READERS: dict[str, Callable[[Any, Path], Dataset]] = {
-    **{"msvd": read_msvd, "msrvtt": read_msrvtt, "activitynet": read_activitynet},
-    **{"coco": read_coco, "folder": read_folder, "demo": read_demo},
+    **{"msvd": read_msvd, "msrvtt": read_msrvtt, "activitynet": read_activitynet, "vatex": read_vatex},
+    **{"coco": read_coco, "flickr8k": read_flickr8k, "flickr30k": read_flickr30k},
+    **{"folder": read_folder, "demo": read_demo},
 }
-_MARKS = {"msvd": SENTENCES.values(), "msrvtt": msrvtt.FILES, "activitynet": activitynet.FILES, "coco": (coco.FILE,)}
+_MARKS = {
+    **{"msvd": SENTENCES.values(), "msrvtt": msrvtt.FILES, "activitynet": activitynet.FILES, "vatex": vatex.FILES.values()},
+    **{"coco": (coco.FILE,), "flickr8k": (flickr.TOKENS, flickr.FILE_8K), "flickr30k": (flickr.FILE_30K,)},
+}
 
 
 def read_dataset(options: DatasetOptions | UserFilesOptions, root: Path) -> Dataset:

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,10 +17,11 @@ from storage.errors import BadInput
 from storage.records import Split, TimeSpan
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
-FOLDERS = (".", "annotations", "annotation", "captions")
+FOLDERS = (".", "annotations", "annotation", "captions", "Flickr8k_text", "Flicker8k_text")
 """Where annotation files are looked for, below the data folder and in this order."""
 
 Skip = Callable[[int, str], None] | None
+_Json = TypeVar("_Json", dict[str, Any], list[Any])
 TableRow = tuple[int, dict[str, Any]]
 """The line (or the row of a Parquet file), from 1, and its values by lower-case column name."""
 
@@ -105,7 +106,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """The object that a JSON file holds; `expected` says in words what should be in it."""
-    return _parse_object(read_text(path), path, 1, expected)
+    return _parse(dict, read_text(path), path, 1, expected)
+
+
+def read_json_list(path: Path, expected: str) -> list[Any]:
+    """The list that a JSON file holds."""
+    return _parse(list, read_text(path), path, 1, expected)
 
 
 def list_in(data: dict[str, Any], key: str, path: Path, expected: str) -> list[Any]:
@@ -176,7 +182,7 @@ def _csv_rows(path: Path, suffix: str, skip: Skip) -> Iterator[TableRow]:
 
 def _jsonl_rows(path: Path) -> Iterator[TableRow]:
     for number, line in read_lines(path):
-        data = _parse_object(line, path, number, "one JSON object per line")
+        data = _parse(dict, line, path, number, "one JSON object per line")
         yield number, {name.lower(): value for name, value in data.items()}
 
 
@@ -202,7 +208,7 @@ def _column_names(names: Sequence[str], path: Path) -> list[str]:
     return clean
 
 
-def _parse_object(text: str, path: Path, line: int, expected: str) -> dict[str, Any]:
+def _parse(kind: type[_Json], text: str, path: Path, line: int, expected: str) -> _Json:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -210,7 +216,7 @@ def _parse_object(text: str, path: Path, line: int, expected: str) -> dict[str, 
         raise BadInput(f"{path}, {at}: {error.msg}; expected {expected}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets thousands deep
         raise BadInput(f"{path}, line {line}, column 1: {error}; expected {expected}") from error
-    if not isinstance(data, dict):
+    if not isinstance(data, kind):
         raise BadInput(f"{path}, line {line}, column 1: found a JSON {_json_type(data)}; expected {expected}")
     return data
 

@@ -11,7 +11,7 @@ folder, no annotation file, a malformed one, or not one usable caption. The kind
                      features can stand in for a file
     ambiguous        a name that fits several files (folder: quarantined; else the first file is taken)
     no_captions, not_annotated, empty_caption, duplicate_video, duplicate_caption, repaired_segment, outside_root,
-    broken_link, unreadable_folder, missing_annotation, split_counts, split_conflict, split_derived, not_mapped
+    broken_link, unreadable_folder, missing_annotation, split_counts, split_conflict, split_derived, no_split, not_mapped
                      only reported; the reason says what was done"""
 
 import os
@@ -127,6 +127,11 @@ class DatasetBuilder:
             if paths:
                 return paths[0]
         return None
+
+    def leave_out(self, stems: Iterable[str]) -> None:
+        """Files of these stems are known to the annotations and not to be used: nothing is to be said of them."""
+        unused = {path for stem in stems for path in self._by_stem.get(composed(stem), ())}
+        self.paths = [path for path in self.paths if path not in unused]
 
     def check_counts(self, published: Mapping[Split, int]) -> None:
         """Report if the splits do not have their published sizes."""

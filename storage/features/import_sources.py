@@ -1,7 +1,10 @@
-"""Ready-made features in the forms people keep them: a folder of <id>.npy, one .npy with ids, .npz, HDF5.
+"""Ready-made features in the forms people keep them: a folder of <id>.npy, one .npy with ids, .npz, HDF5 keyed by id, or one
+matrix of an HDF5 file with ids.
 
 A source lists its entries by header only and loads an entry's values when asked, so nothing is held whole in memory.
 No form is ever unpickled. What 'longtake features export' wrote also brings the times of its steps."""
+
+from __future__ import annotations
 
 import json
 import zipfile
@@ -11,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import h5py
 import numpy as np
@@ -64,28 +67,59 @@ class ImportSource:
     path: Path = Path()
 
 
+@dataclass(frozen=True)
+class MatrixPart:
+    """What is taken of a file whose rows belong to a list of ids: the data set of an HDF5 file, the columns of each row."""
+
+    dataset: str | None = None
+    columns: tuple[int, int] | None = None
+    """the first, and the one behind the last"""
+
+    @classmethod
+    def parse(cls, dataset: str | None, columns: str | None) -> MatrixPart:
+        """Columns are written as 0:300."""
+        if columns is None:
+            return cls(dataset)
+        first, _, end = columns.partition(":")
+        if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+            raise UsageError(f"--columns is FIRST:END, such as 0:300 for the first 300, not {columns!r}")
+        return cls(dataset, (int(first), int(end)))
+
+
+WHOLE = MatrixPart()
+
+
 @contextmanager
-def open_source(path: Path, ids: Path | None) -> Iterator[ImportSource]:
-    """The source at `path`, by what it is: a folder, or a file with one of the endings of FORMS."""
+def open_source(path: Path, ids: Path | None, part: MatrixPart = WHOLE) -> Iterator[ImportSource]:
+    """The source at `path`, by what it is: a folder, or a file with one of the endings of FORMS. With `ids` it is one array whose
+    rows are theirs, of which `part` is taken."""
     form = "folder" if path.is_dir() else path.suffix.lower()
     if not path.exists():
         raise BadInput(f"there is no {path} to import features from; check the path")
-    if form not in FORMS:
+    if form not in (*FORMS, ".npy"):
         raise BadInput(f"cannot import features from {path}; known are a folder of <id>.npy, .npy, .npz, .h5 and .hdf5")
     if ids is None and form == ".npy":
         raise UsageError(f"{path} needs a file of ids, one for each row (--ids FILE)")
-    if ids is not None and form != ".npy":
-        raise UsageError(f"{path} has ids already: leave out --ids")
+    one_array = form == ".npy" or (form in (".h5", ".hdf5") and part.dataset is not None)
+    if one_array and ids is None:
+        raise UsageError(f"--dataset names one array of {path}: give the ids of its rows (--ids FILE)")
+    if ids is not None and not one_array:
+        raise UsageError(f"{path} has ids already: leave out --ids, or name the array that is meant (--dataset NAME)")
+    if (part.columns and not one_array) or (part.dataset and form == ".npy"):
+        raise UsageError("--dataset is for HDF5, --columns for one array with --ids: leave them out")
     with ExitStack() as stack:
         try:
-            source = stack.enter_context(FORMS[form](path, ids))
+            if ids is not None:
+                source = stack.enter_context(_array(path, ids, part))
+            else:
+                source = stack.enter_context(FORMS[form](path))
         except UNREADABLE as error:
             raise BadInput(f"cannot read {path} ({error}); is it complete, and what its name says?") from error
         yield replace(source, path=path)
 
 
 @contextmanager
-def _folder(path: Path, _: Path | None) -> Iterator[ImportSource]:
+def _folder(path: Path) -> Iterator[ImportSource]:
     files = sorted(file for file in path.iterdir() if file.suffix == ".npy" and file.is_file())
     if not files:
         raise BadInput(f"no .npy file lies in {path}; it should hold one <id>.npy for each video")
@@ -119,19 +153,49 @@ def _note_of(pts: pa.ListArray, n: int, damaged: bool) -> RowMetadata:
 
 
 @contextmanager
-def _npy(path: Path, ids: Path | None) -> Iterator[ImportSource]:
-    with path.open("rb") as stream:
-        shape = _npy_shape(stream)
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    names = read_ids(ids) if ids else []
-    if len(shape) < 2 or len(names) != shape[0]:
-        raise BadInput(f"{path} has shape {list(shape)} and {ids} has {len(names)} ids; one id for each row is needed")
-    entries = [SourceEntry(name, shape[1:], partial(array.__getitem__, n)) for n, name in enumerate(names)]
-    yield ImportSource("one .npy", [path, ids] if ids else [path], entries, [])
+def _array(path: Path, ids: Path, part: MatrixPart) -> Iterator[ImportSource]:
+    """One array [N, D] or [N, L, D] whose rows belong to the ids: a .npy file, or a data set of an HDF5 file."""
+    with ExitStack() as stack:
+        if part.dataset is None:
+            with path.open("rb") as stream:
+                _npy_shape(stream)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            array = _dataset(stack.enter_context(h5py.File(path, "r")), part.dataset)
+        names, shape = read_ids(ids), array.shape
+        if len(shape) < 2 or len(names) != shape[0]:
+            raise BadInput(f"{path} has shape {list(shape)} and {ids} has {len(names)} ids; one id for each row is needed")
+        first, end = part.columns or (0, shape[-1])
+        if end > shape[-1]:
+            raise BadInput(f"{path} has rows of {shape[-1]} columns: there is no column {end - 1}; check --columns")
+        shape = (*shape[1:-1], end - first)
+        entries = [SourceEntry(name, shape, partial(_row, array, n, first, end)) for n, name in enumerate(names)]
+        form = "one .npy" if part.dataset is None else f"HDF5, {part.dataset}"
+        if part.columns:
+            form += f", columns {first}:{end}"
+        yield ImportSource(form, [path, ids], entries, [])
+
+
+def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """A data set of numbers by its path, such as "feats"."""
+    found: h5py.Group | h5py.Dataset = file
+    for step in name.strip("/").split("/"):
+        known = ", ".join(found) if isinstance(found, h5py.Group) else ""
+        if not isinstance(found, h5py.Group) or step not in found or not _is_own(found, step, []):
+            raise BadInput(f"{file.filename} has no data set '{name}'; there are {known or 'none'}")
+        found = found[step]
+    if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiu":
+        raise BadInput(f"'{name}' of {file.filename} is no array of numbers")
+    return found
+
+
+def _row(array: Any, n: int, first: int, end: int) -> np.ndarray:
+    row: np.ndarray = array[n][..., first:end]
+    return row
 
 
 @contextmanager
-def _npz(path: Path, _: Path | None) -> Iterator[ImportSource]:
+def _npz(path: Path) -> Iterator[ImportSource]:
     source = ImportSource(".npz", [path], [], [])
     with zipfile.ZipFile(path) as members:
         for member in members.namelist():
@@ -142,7 +206,7 @@ def _npz(path: Path, _: Path | None) -> Iterator[ImportSource]:
 
 
 @contextmanager
-def _hdf5(path: Path, _: Path | None) -> Iterator[ImportSource]:
+def _hdf5(path: Path) -> Iterator[ImportSource]:
     source = ImportSource("HDF5", [path], [], [])
     with h5py.File(path, "r") as file:
         ours = EXPORT_ATTRIBUTE in file.attrs
@@ -163,7 +227,8 @@ def _hdf5_note(dataset: h5py.Dataset) -> RowMetadata:
     return RowMetadata(None if pts is None else np.asarray(pts, np.float64), bool(dataset.attrs.get("damaged", False)))
 
 
-FORMS = {"folder": _folder, ".npy": _npy, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}
+FORMS = {"folder": _folder, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}
+"""those that name their ids themselves; one .npy does not"""
 
 
 def _named_datasets(file: h5py.File, problems: list[Problem]) -> Iterator[tuple[str, h5py.Dataset]]:

@@ -17,7 +17,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from storage.errors import BadInput, Mismatch, UnsafeId, wrap_os_errors
-from storage.features.import_sources import UNREADABLE, ImportSource, SourceEntry, open_source
+from storage.features.import_sources import UNREADABLE, WHOLE, ImportSource, MatrixPart, SourceEntry, open_source
 from storage.features.maintenance import ProgressCallback
 from storage.features.segments import Shape, row_crc32
 from storage.features.store import FeatureDType, FeatureStore
@@ -64,14 +64,15 @@ def import_features(
     known_ids: Collection[str] | None = None,
     name: str,
     dtype: FeatureDType | None = None,
+    part: MatrixPart = WHOLE,
     progress: ProgressCallback | None = None,
 ) -> ImportReport:
     """Copy the features in `source` into the store at `store_path`, making it if need be.
 
-    source: a folder of <id>.npy, one .npy [N, L, D] or [N, D] with `ids`, .npz or HDF5 keyed by id; a vector [D]
-    becomes [1, D], and L may be 0. known_ids: the data set's ids, None to take all. A row's key is video_keys[id], else
-    it names the source. dtype: None keeps the store's, else what Longtake exported in, else float16."""
-    with open_source(source, ids) as opened:
+    source: a folder of <id>.npy, one .npy [N, L, D] or [N, D] with `ids` (or `part` of such an array in HDF5), .npz or HDF5
+    keyed by id; a vector [D] becomes [1, D], and L may be 0. known_ids: the data set's ids, None to take all. A row's key is
+    video_keys[id], else it names the source. dtype: None keeps the store's, else what Longtake exported in, else float16."""
+    with open_source(source, ids, part) as opened:
         entries, unknown = _wanted(opened, known_ids)
         if not entries:
             raise BadInput(_explain_nothing_imported(opened, unknown, known_ids))
@@ -166,7 +167,8 @@ def _open_store(path: Path, name: str, feature_shape: Shape, dtype: FeatureDType
 def _record(store: FeatureStore, source: ImportSource, source_hash: str, feature_shape: Shape, rows: int) -> None:
     """Note what was imported, last, so that the note stands for a finished import."""
     root = store.path / "imports"
-    if any(note["content_hash"] == source_hash and note["rows"] == rows for note in imports(store)[-1:]):
+    same = {"content_hash": source_hash, "rows": rows, "format": source.form}
+    if any(note.items() >= same.items() for note in imports(store)[-1:]):
         return
     now = datetime.now(UTC)
     note = {"imported": True, "name": store.name, "source": source.path.name, "format": source.form}

@@ -70,7 +70,9 @@ class Keyframes(Options):
     far: int = Field(26, gt=25)
     """Least distance in frames of the far neighbours; every keyframe has its own n from `far` to twice that."""
     seed: int = 0
-    """Chooses the n of every keyframe."""
+    """Chooses the n of every keyframe, and where keyframes are if they are drawn."""
+    drawn: bool = False
+    """Whether keyframes are at random places instead of evenly spread; training draws others at every step."""
 
 
 Sampling = Annotated[Uniform | EveryNth | Clips | Keyframes, Field(discriminator="kind")]
@@ -103,7 +105,7 @@ def choose_frames(sampling: Sampling, pts: Seconds, segment: TimeSpan | None = N
                 centres = _spread(count, sampling.positions)
             chosen = centres[:, None] + (np.arange(sampling.length) - sampling.length // 2) * sampling.step
         case Keyframes():
-            centres = _spread(count, sampling.count)
+            centres = _drawn(count, sampling) if sampling.drawn else _spread(count, sampling.count)
             far = np.array([_far_distance(sampling, n) for n in range(len(centres))])
             near = np.full_like(far, sampling.near)
             chosen = centres[:, None] + np.stack([-far, -near, 0 * far, near, far], axis=1)
@@ -116,10 +118,18 @@ def _spread(count: int, parts: int) -> Indices:
     return ((2 * np.arange(parts, dtype=np.int64) + 1) * count) // (2 * parts)
 
 
+def _drawn(count: int, sampling: Keyframes) -> Indices:
+    """As many frames of `count` as there are keyframes, at random, in the order of time."""
+    return np.sort(np.array([_hashed(f"{sampling.seed}:at:{n}") % count for n in range(sampling.count)], np.int64))
+
+
 def _far_distance(sampling: Keyframes, n: int) -> int:
+    return sampling.far + _hashed(f"{sampling.seed}:{n}") % sampling.far
+
+
+def _hashed(text: str) -> int:
     # A hash, not a random generator: the same frames with every numpy, for ever.
-    digest = blake2b(f"{sampling.seed}:{n}".encode(), digest_size=8).digest()
-    return sampling.far + int.from_bytes(digest, "big") % sampling.far
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def _frames_of(pts: Seconds, segment: TimeSpan | None) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
@@ -9,7 +10,7 @@ from typing import Literal
 
 from storage.files.sanitising import no_formula, no_formula_path, visible
 
-Format = Literal["text", "jsonl", "csv", "srt", "vtt"]
+Format = Literal["text", "jsonl", "csv", "coco", "srt", "vtt"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,20 @@ def render_csv(lines: Sequence[CaptionLine]) -> str:
     return out.getvalue()
 
 
+def render_coco(lines: Sequence[CaptionLine]) -> str:
+    """The results file of COCO's evaluation server: a list of image_id and caption."""
+    return json.dumps([{"image_id": image_id(line.file), "caption": line.caption} for line in lines], ensure_ascii=False) + "\n"
+
+
+def image_id(file: str) -> int | str:
+    """The number that COCO gives an image, from its file name or id ("COCO_val2014_000000000139.jpg", "139"); of any other file
+    the name without its ending."""
+    stem = file.rpartition("/")[2]
+    stem = stem.rpartition(".")[0] or stem
+    found = re.fullmatch(r"(?:COCO_[a-z]+\d{4}_)?(\d{1,18})", stem)
+    return int(found[1]) if found else stem
+
+
 def _one_line(text: str) -> str:
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
@@ -104,7 +119,14 @@ def _subtitle_clock(milliseconds: int, point: str) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{rest:03}"
 
 
-RENDERERS = {"text": render_text, "jsonl": render_jsonl, "csv": render_csv, "srt": render_srt, "vtt": render_vtt}
+RENDERERS = {
+    "text": render_text,
+    "jsonl": render_jsonl,
+    "csv": render_csv,
+    "coco": render_coco,
+    "srt": render_srt,
+    "vtt": render_vtt,
+}
 SUBTITLES = ("srt", "vtt")
 """formats with one file per video"""
 

@@ -19,10 +19,11 @@ from models.backbones.folding import fold_batch_norms
 from models.backbones.openvino_model import Arithmetic, ModelBatch, knows_bfloat16, run_model
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import canonical, module_of, open_backbone
-from models.tagger import GRID
+from models.range_tagger import RangeTagger
+from models.tagger import GRID, TaggerOptions, WordTagger
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia, MissingFeatures, StorageError, TransientError
-from storage.media.frame_sampling import Clips, Sampling
+from storage.media.frame_sampling import Clips, Keyframes, Sampling
 from storage.media.frame_stream import AudioRequest, FrameRequest
 from storage.media.resize import FrameTransform
 from storage.weights import WeightsFolder
@@ -147,7 +148,7 @@ class Net:
             return AudioRequest()
         if sampling is None:
             raise BadInput(f"features.{name} looks at frames; name one of the recipe's samplings")
-        if clip is not None and not isinstance(sampling, Clips):
+        if clip is not None and not isinstance(sampling, Clips | Keyframes):
             reason = f"{self.backbone.name} looks at clips of {clip} frames"
             raise BadInput(f"features.{name}: {reason}; give it a sampling of kind 'clips' with length {clip}")
         return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)), plan)
@@ -272,7 +273,7 @@ class _TaggerBackbone:
         if unknown := [word for word in only if word not in known]:
             unknown_words = ", ".join(map(repr, unknown))
             raise BadInput(f"the word tagger does not know {unknown_words}; it knows {', '.join(known)}")
-        options = self._tagger.options
+        options, small = self._tagger.options, isinstance(self._tagger, WordTagger)
         excluded = {known.index(word) for word in without if word in known}
         others = [n for n in range(options.words) if n not in excluded]
         self._word_ids = [known.index(word) for word in only] or others
@@ -281,16 +282,21 @@ class _TaggerBackbone:
         self.net: nn.Module = self._tagger
         self.preprocessing: Preprocessing | None = Preprocessing(size=(options.size, options.size))
         self.clip: int | None = options.frames
-        words, size = len(self._word_ids), options.feature_size
-        outputs = {"rows": (size,), "tags": (words,), "words": (words,), "grid": (GRID * GRID, size)}
-        self.outputs: Mapping[str, tuple[int, ...]] = outputs
-        self.video_outputs: Mapping[str, str] = {"words": "rows"}
+        size = options.feature_size if isinstance(options, TaggerOptions) else options.hidden
+        outputs = {"rows": (size,), "tags": (len(self._word_ids),), "words": (len(self._word_ids),)}
+        self.outputs: Mapping[str, tuple[int, ...]] = outputs | ({"grid": (GRID * GRID, size)} if small else {})
+        self.video_outputs: Mapping[str, str] = {"words": "rows" if small else "tags"}
 
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
+        if isinstance(self._tagger, RangeTagger):
+            rows = self._tagger.features(items)
+            return {"rows": rows, "tags": self._tagger.words_of_keyframes(rows)[:, self._word_ids]}
         rows, cells = self._tagger.features_and_cells(items)
         return {"rows": rows, "grid": cells, "tags": self._tagger.words_of_positions(rows)[:, self._word_ids]}
 
     def video_output(self, output: str, rows: Tensor) -> Tensor:
+        if isinstance(self._tagger, RangeTagger):
+            return rows.mean(0)  # of the keyframes' probabilities
         return self._tagger.words_of_video(rows)[self._word_ids]
 
 

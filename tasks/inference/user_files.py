@@ -21,7 +21,7 @@ from storage.media.shots import Cuts, ShotOptions, shot_spans, window_spans
 from storage.options import Options
 from storage.records import ArtifactRef, Problem, TimeSpan
 from storage.results import CaptionRow
-from storage.text.references import References
+from storage.text.vocabulary import Vocabulary
 from storage.workspace import Workspace
 from tasks.catalogue import catalogue
 from tasks.extract_features import ExtractOptions, extract_features
@@ -36,6 +36,7 @@ from tasks.framework.stage import Input, Stage, StageContext, StageRun
 from tasks.inference.generate import rank_captions
 from tasks.sample_frames import SamplingOptions, sample_frames
 from tasks.training.loading import captioner_options, load_trained
+from tasks.words_from_features import PredictingOptions, predict_words
 
 ExecuteStage = Callable[[StageRun], bool]
 """executes a stage; True if its result had to be computed"""
@@ -57,16 +58,14 @@ class TrainedRun:
     """those that these features use"""
     search: SearchOptions
     runtime: Runtime
-    captioners: tuple[ArtifactRef, ...]
-    """one, or several that form an ensemble"""
-    text: ArtifactRef
+    checkpoints: tuple[Path, ...]
+    """of the captioner, or of several that form an ensemble"""
+    vocabulary: Vocabulary
     tagger: ArtifactRef | None = None
-    refocused: ArtifactRef | None = None
-    """the captioner that finds the key frames which the others read (VRE's third phase)"""
-
-    @property
-    def checkpoints(self) -> list[Path]:
-        return [self.workspace.root / captioner.uri / "captioner.safetensors" for captioner in self.captioners]
+    words_net: ArtifactRef | None = None
+    """the net that predicts the feature 'words' from the others (GL-RG)"""
+    refocused: tuple[ArtifactRef, ArtifactRef] | None = None
+    """the captioner that finds the key frames which the others read (VRE's third phase), and its text"""
 
 
 class UserFileStages:
@@ -93,8 +92,11 @@ class UserFileStages:
         run, computed = self._execute(extract_features, options, videos=videos, tagger=trained.tagger, frame_plans=plans)
         done = run.find_completion() if computed else None
         extracted = sum(done.summary["extracted"].values()) if done else 0
+        if trained.words_net:
+            run, _ = self._execute(predict_words, PredictingOptions(), features=run.ref, net=trained.words_net)
         if trained.refocused:
-            read = {"features": run.ref, "captioner": trained.refocused, "text": trained.text.part("train")}
+            captioner, text = trained.refocused
+            read = {"features": run.ref, "captioner": captioner, "text": text.part("train")}
             run, _ = self._execute(find_key_frames, FindingOptions(), **read)
         return run.folder, extracted
 
@@ -203,7 +205,7 @@ class FileCaptioner:
         run's own search where it is wide enough, else from a wider one."""
         trained, device = self.trained, self.trained.runtime.torch_device()
         access = FeatureAccess.for_captioner(trained.workspace, folder, captioner_options(trained.checkpoints[0]))
-        vocabulary = References(trained.workspace.root / trained.text.uri).vocabulary
+        vocabulary = trained.vocabulary
         if self._net is None:
             self._net = load_trained(trained.checkpoints, access, vocabulary, device)
         ids = access.usable(ids)

@@ -40,6 +40,8 @@ def run_curves(points: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Curve]
             found.append(Curve(title, "epoch", unit, lines | parts if len(parts) > 1 else {unit: line}))
     if line := _series(points.get("tagger", ()), "loss"):
         found.append(Curve("Word tagger: loss", "epoch", "loss per word", {"training": line}))
+    if line := _series(points.get("words_net", ()), "val_map"):
+        found.append(Curve("Words from features: validation mAP", "epoch", "mAP", {"validation": line}))
     return found
 
 
@@ -54,8 +56,8 @@ def compared_curves(runs: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def _series(points: Sequence[Mapping[str, Any]], name: str) -> Points:
-    """(epoch, value) of the points that have one. CIDEr is on the scale of tables."""
-    scale = 100 if name == "val_cider" else 1
+    """(epoch, value) of the points that have one. CIDEr and mAP are on the scale of tables."""
+    scale = 100 if name in ("val_cider", "val_map") else 1
     return [(p["epoch"], scale * p[name]) for p in points if isinstance(p.get(name), int | float)]
 
 

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from models.captioner import Captioner
 from models.decoding.beam_search import SearchOptions
@@ -14,6 +15,7 @@ from models.metrics.corpus import score_corpus
 from models.training.parallel import Ranks
 from models.types import PAD, Batch
 from storage.errors import MissingFeatures
+from storage.options import Options
 from storage.records import ArtifactRef
 from storage.text.references import References
 from storage.text.tables import caption_id
@@ -21,9 +23,13 @@ from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageContext
 from tasks.inference.generate import rank_captions
 
+EpochOver = Literal["captions", "videos"]
+"""what every epoch has once: all captions, as the papers count, or all videos, each with some of its captions"""
+
 
 class CaptionBatches:
-    """Every epoch has every video once, with `captions_per_video` of its captions drawn without repeats (all, if it has fewer).
+    """Every epoch has every caption once: a video comes back, at intervals, until its captions have all been there,
+    `captions_per_video` at a time. With `epoch_over` "videos" it has every video once, with so many captions drawn.
 
     captions: video id -> the token ids of its captions; caption_indices: video id -> their indices in the catalogue, by which
     their weights are stored (captions without a word are left out, so indices have gaps). Of `ranks`, each process gets its
@@ -43,15 +49,19 @@ class CaptionBatches:
         weights: Mapping[str, float] | None = None,
         ranks: Ranks | None = None,
         frame_dropout: float = 0.0,
+        epoch_over: EpochOver = "captions",
         for_gpu: bool = False,
     ):
         self.access, self.captions, self.caption_indices, self.ids = access, captions, caption_indices, list(ids)
         self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
         self.weights, self.ranks, self.frame_dropout, self.for_gpu = weights, ranks or Ranks(), frame_dropout, for_gpu
+        self.epoch_over = epoch_over
+        visits = [math.ceil(len(captions[id]) / captions_per_video) if epoch_over == "captions" else 1 for id in self.ids]
+        self._visits = np.array(visits)  # of each video in an epoch
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(len(self.ids) / self.videos_per_batch)
+        return math.ceil(int(self._visits.sum()) / self.videos_per_batch)
 
     def __call__(self, epoch: int, skip: int) -> Iterator[Batch]:
         """The batches of an epoch without the first `skip`; the next one is read in a thread while the current one is used."""
@@ -63,15 +73,35 @@ class CaptionBatches:
                 yield batch
 
     def _batches(self, epoch: int, skip: int) -> Iterator[Batch]:
-        order, size = np.random.default_rng([self.seed, epoch]).permutation(len(self.ids)), self.videos_per_batch
+        order, size = self._order(np.random.default_rng([self.seed, epoch])), self.videos_per_batch
         for step in range(skip, self.steps_per_epoch):
-            videos = order[step * size : (step + 1) * size]
+            visits = order[step * size : (step + 1) * size].tolist()
             rng = np.random.default_rng([self.seed, epoch, step + 1])  # one per step, so that skipping costs nothing
-            yield self._batch([self.ids[i] for i in videos], rng)
+            drawn: dict[str, list[int]] = {}
+            for video, visit in visits:  # every process draws for all videos: their number must not change a caption
+                drawn.setdefault(self.ids[video], []).extend(self._draw(rng, epoch, video, visit))
+            yield self._batch(drawn, rng)
 
-    def _batch(self, ids: list[str], rng: np.random.Generator) -> Batch:
-        # Every process draws for all videos, so that a caption does not depend on the number of processes.
-        drawn = {id: rng.permutation(len(self.captions[id]))[: self.captions_per_video] for id in ids}
+    def _order(self, rng: np.random.Generator) -> np.ndarray:
+        """Pairs of a video and the number of its visit, in the order of an epoch: a video's visits are spread over it evenly, so
+        that it is hardly ever in the same batch twice."""
+        if self.epoch_over == "videos":
+            return np.stack([rng.permutation(len(self.ids)), np.zeros(len(self.ids), np.int64)], axis=1)
+        videos = np.repeat(np.arange(len(self.ids)), self._visits)
+        visit = np.arange(len(videos)) - np.repeat(self._visits.cumsum() - self._visits, self._visits)
+        times = (visit + rng.random(len(self.ids))[videos]) / self._visits[videos]
+        return np.stack([videos, visit], axis=1)[times.argsort(kind="stable")]
+
+    def _draw(self, rng: np.random.Generator, epoch: int, video: int, visit: int) -> list[int]:
+        """Which of its captions a video shows: the next ones of an order that is drawn anew every epoch."""
+        first, count = visit * self.captions_per_video, len(self.captions[self.ids[video]])
+        if self.epoch_over == "captions":
+            rng = np.random.default_rng([self.seed, epoch, 0, video + 1])  # the same for all visits
+        drawn: list[int] = rng.permutation(count)[first : first + self.captions_per_video].tolist()
+        return drawn
+
+    def _batch(self, drawn: dict[str, list[int]], rng: np.random.Generator) -> Batch:
+        ids = list(drawn)
         seeds = rng.integers(2**63, size=len(ids)).tolist() if self.frame_dropout else []
         shard = self.ranks.shard(ids)
         if not shard:
@@ -91,6 +121,15 @@ class CaptionBatches:
         return batch.pin_memory() if self.for_gpu else batch
 
 
+class ValidationSearch(Options):
+    """How the captions are decoded by whose CIDEr epochs are compared."""
+
+    width: int = Field(1, ge=1)
+    """Hypotheses kept per video at each step; 1 is greedy decoding, the cheapest."""
+    length_penalty: float = Field(0.0, ge=0)
+    """Captions are ranked by log-probability / tokens**penalty; 0 ranks by the plain sum."""
+
+
 class CaptionData:
     """The captions and features that a stage trains on; `ids` are the training videos that have both."""
 
@@ -104,10 +143,16 @@ class CaptionData:
             raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
 
     def batches(
-        self, size: int, captions: int, seed: int, weights: Mapping[str, float] | None = None, dropout: float = 0.0
+        self,
+        size: int,
+        captions: int,
+        seed: int,
+        weights: Mapping[str, float] | None = None,
+        dropout: float = 0.0,
+        epoch_over: EpochOver = "captions",
     ) -> CaptionBatches:
         """`size` videos with `captions` captions each; `dropout` of frames."""
-        how = (self.ids, size, captions, seed, weights, None, dropout, self.for_gpu)
+        how = (self.ids, size, captions, seed, weights, None, dropout, epoch_over, self.for_gpu)
         return CaptionBatches(self.access, self.captions, self.references.caption_indices("train"), *how)
 
     def metadata(self, **options: Any) -> dict[str, Any]:
@@ -116,17 +161,19 @@ class CaptionData:
         trained_on = {"vocabulary": self.references.vocabulary.key, "sizes": self.access.sizes, "extractors": extractors}
         return {name: value.model_dump(mode="json") for name, value in options.items()} | trained_on
 
-    def validation(self, captioner: Captioner, max_words: int, device: str) -> Callable[[], tuple[float, dict[str, Any]]] | None:
-        """Validation by the CIDEr of greedy captions; None where no validation video has features. Of several processes that
-        train together, each captions its shard of the videos; all must call it."""
+    def validation(
+        self, captioner: Captioner, how: ValidationSearch, max_words: int, device: str
+    ) -> Callable[[], tuple[float, dict[str, Any]]] | None:
+        """Validation by the CIDEr of captions; None where no validation video has features. Of several processes that train
+        together, each captions its shard of the videos; all must call it."""
         truth = {id: refs for id, refs in self.references.sentences("val").items() if self.access.usable([id])}
-        vocabulary, greedy = self.references.vocabulary, SearchOptions(width=1, max_length=max_words)
+        vocabulary = self.references.vocabulary
+        search = SearchOptions(width=how.width, length_penalty=how.length_penalty, max_length=max_words)
 
         def validate() -> tuple[float, dict[str, Any]]:
             ranks = Ranks()
-            ranked = rank_captions(
-                captioner, self.access, vocabulary, ranks.shard(sorted(truth)), greedy, device, attention=False
-            )
+            ids = ranks.shard(sorted(truth))
+            ranked = rank_captions(captioner, self.access, vocabulary, ids, search, device, attention=False)
             shards = ranks.gather({row.video_id: row.caption for row, *_ in ranked})
             captions = dict(sorted((id, caption) for shard in shards for id, caption in shard.items()))
             cider = score_corpus(captions, truth).corpus["CIDEr"]

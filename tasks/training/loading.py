@@ -7,8 +7,11 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from models.backbones.backbone import Backbone
+from models.backbones.zoo import canonical, open_backbone
 from models.captioner import Captioner
 from models.decoding.ensemble import Ensemble
+from models.range_tagger import AnyTaggerOptions, RangeTagger
 from models.tagger import TaggerOptions, WordTagger
 from models.vse import VisualSemantic, VseOptions
 from models.zoo import CaptionerOptions, build_captioner
@@ -16,14 +19,29 @@ from storage.checkpoints import Checkpoint
 from storage.errors import BadInput
 from storage.records import ArtifactRef
 from storage.text.vocabulary import Vocabulary
+from storage.weights import WeightsFolder
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageContext
 
 
-def load_tagger(checkpoint: Checkpoint) -> WordTagger:
+def build_tagger(options: AnyTaggerOptions) -> WordTagger | RangeTagger:
+    """A tagger with new weights, on top of pretrained nets where it wants some."""
+    if isinstance(options, TaggerOptions):
+        return WordTagger(options)
+    return RangeTagger(options, [_pretrained(name, options.weights) for name in options.nets])
+
+
+def _pretrained(name: str, weights: str) -> Backbone:
+    known = WeightsFolder().find(canonical(name)) if weights == "pretrained" else None
+    if weights == "pretrained" and known is None:
+        raise BadInput(f"the pretrained weights of {name} are not here; 'longtake weights list' says where they are")
+    return open_backbone(name, known.path if known else None, 0)
+
+
+def load_tagger(checkpoint: Checkpoint) -> WordTagger | RangeTagger:
     """The word tagger in eval mode."""
-    net = WordTagger(TaggerOptions.model_validate(checkpoint.values["net"]))
-    net.load_state_dict(_weights(checkpoint))
+    net = build_tagger(TypeAdapter(AnyTaggerOptions).validate_python(checkpoint.values["net"]))
+    net.load_state_dict(model_weights(checkpoint))
     return net.eval()
 
 
@@ -36,7 +54,7 @@ def load_embedding(path: Path, access: FeatureAccess, vocabulary: Vocabulary) ->
     """A trained embedding in eval mode, refused if it was trained with another vocabulary or other features."""
     checkpoint = _load_checked(path, "embedding", access, vocabulary)
     net = VisualSemantic(embedding_options(path), checkpoint.values["sizes"], len(vocabulary))
-    net.load_state_dict(_weights(checkpoint))
+    net.load_state_dict(model_weights(checkpoint))
     return net.eval()
 
 
@@ -49,7 +67,7 @@ def load_captioner(path: Path, access: FeatureAccess, vocabulary: Vocabulary) ->
     """A trained captioner in eval mode, refused if it was trained with another vocabulary or other features."""
     checkpoint = _load_checked(path, "captioner", access, vocabulary)
     captioner = build_captioner(captioner_options(path), checkpoint.values["sizes"], len(vocabulary))
-    captioner.load_state_dict(_weights(checkpoint))
+    captioner.load_state_dict(model_weights(checkpoint))
     return captioner.eval()
 
 
@@ -69,7 +87,7 @@ def open_trained(
     return load_trained(paths, access, vocabulary, context.runtime.torch_device()), access
 
 
-def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def model_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The model's weights, for `load_state_dict`."""
     return {name.removeprefix("model."): torch.from_numpy(array.copy()) for name, array in checkpoint.tensors.items()}
 

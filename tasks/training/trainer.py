@@ -4,11 +4,13 @@ A `Training` says what differs between them: the model, the objective, the batch
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from storage.files.atomic import FileWriter, write_json, write_jsonl
 from tasks.framework.progress import CurveArtifact, progress_bar
 from tasks.framework.stage import StageContext
 
-LAST, BAD_BATCH = "last.safetensors", "not-finite.json"
+LAST, BAD_BATCH, FIRST = "last.safetensors", "not-finite.json", "first"
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 
 
@@ -59,6 +61,8 @@ class Training:
     validate_every: int = 1
     first_epoch: int = 0
     """the first epoch that can be the best"""
+    earlier: Sequence[dict[str, Any]] = ()
+    """the curve of a training before this one, which this one's curve continues"""
     evaluate_start: Callable[[], tuple[dict[str, Any], BestEpoch]] | None = None
     """for a model that was trained before: the curve's first point, and that model as the best so far"""
     metrics: Callable[[], Mapping[str, float]] = dict
@@ -115,7 +119,7 @@ def run_training(context: StageContext, training: Training, resumed: Resumed | N
             remedy = "it belongs to another training: remove it, and this one starts from its beginning"
             raise Mismatch(f"{other}; {remedy}")
     ranks.broadcast(0)  # all have read the checkpoint: from now on it may be replaced
-    state = TrainerState.from_json(resumed.values) if resumed.values else TrainerState()
+    state = TrainerState.from_json(resumed.values) if resumed.values else TrainerState(list(training.earlier))
     if not resumed.values and training.evaluate_start is not None:
         point, state.best = training.evaluate_start()
         state.history.append(point)
@@ -124,7 +128,26 @@ def run_training(context: StageContext, training: Training, resumed: Resumed | N
     if ranks.is_main_process:
         LastCheckpoints(context.folder / LAST, context.runtime.checkpoints).remove()
         (context.folder / BAD_BATCH).unlink(missing_ok=True)
+        shutil.rmtree(context.folder / FIRST, ignore_errors=True)
     return TrainerState.from_json(ranks.gather(asdict(state) if ranks.is_main_process else {})[0])
+
+
+def train_first(context: StageContext, training: Training) -> list[dict[str, Any]]:
+    """Train the model for another training to start from: it gets the weights of its best epoch; its curve is returned. All is
+    kept in a folder of its own until the stage is done, so a resumed stage does not train it again."""
+    ranks, folder = Ranks(), context.folder / FIRST
+    folder.mkdir(exist_ok=True)
+    finished = folder / "history.json"
+    if not ranks.broadcast(finished.exists()):
+        trained = run_training(replace(context, folder=folder), training)
+        if ranks.is_main_process:
+            write_json(finished, trained.history)
+        ranks.broadcast(0)  # from now on all can read it
+    best = Checkpoint.load(folder / training.result)
+    weights = {name.removeprefix("model."): torch.from_numpy(array.copy()) for name, array in best.tensors.items()}
+    training.model.load_state_dict(weights)
+    history: list[dict[str, Any]] = json.loads(finished.read_bytes())
+    return history
 
 
 def train(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Progress]:
@@ -188,7 +211,8 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
     what they decide is the main one's."""
     means = {name: total / progress.steps_per_epoch for name, total in state.sums.items()}
     epoch, keep_best = progress.epoch + 1, training.options.keep == "best"
-    point = {"epoch": epoch, "step": progress.step, "learning_rate": progress.learning_rate}
+    done = (len(training.earlier), training.earlier[-1]["step"]) if training.earlier else (0, 0)
+    point = {"epoch": done[0] + epoch, "step": done[1] + progress.step, "learning_rate": progress.learning_rate}
     state.history.append(point | (training.curve_point(epoch, means) if Ranks().is_main_process else means))
     state.sums = {}
     last = epoch == training.options.epochs

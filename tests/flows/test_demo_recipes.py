@@ -39,7 +39,7 @@ SMALL = (
     "seeding.epochs=2",
     "seeding.refocus_after=1",
     "seeding.batch_size=5",
-    "seeding.captions_per_video=2",
+    "seeding.captions_per_video=4",
     "decoding.max_length=8",
     "evaluation={meteor: false}",
     "runtime={decoders: 0, device: cpu, threads: 1}",
@@ -133,5 +133,5 @@ def test_the_papers_page_names_only_what_is_there() -> None:
 
 
 def test_a_vre_that_would_never_train_its_second_step_is_refused_at_once(longtake: Longtake, world: Path) -> None:
-    said = longtake("run", "demo-vre", "--data", world, "--set", "seeding.epochs=5", "--dry-run")
-    assert said.code == 2 and "refocus_after is 5 of 5 epochs" in said.err
+    said = longtake("run", "demo-vre", "--data", world, "--set", "seeding.epochs=3", "--dry-run")
+    assert said.code == 2 and "refocus_after is 3 of 3 epochs" in said.err

@@ -22,7 +22,7 @@ from tests.flows.toy_place import LABELS, TOY, Place, executed
 
 VRE: dict[str, Any] = {
     "captioner": {"kind": "vre", "temporal": "scene", "hidden": 8},
-    "seeding": {"epochs": 2, "batch_size": 5, "captions_per_video": 2, "refocus_after": 1},
+    "seeding": {"epochs": 2, "batch_size": 5, "captions_per_video": 4, "refocus_after": 1},
 }
 PHASES = ["seed", "find_key_frames", "seed[key_frames]"]
 

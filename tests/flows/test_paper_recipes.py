@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -15,6 +16,7 @@ from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, check_recipe, load_recipe, shipped_recipes
 from flows.sweep.definition import find_sweep
 from models.zoo import build_captioner
+from storage.features.store import FeatureStore
 from storage.results import read_scores
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
@@ -25,8 +27,8 @@ SIZES = {
     "inception_v4": {"pooled": 1536},
     "resnet101": {"pooled": 2048, "grid": 2048},
     "resnet152": {"pooled": 2048, "grid": 2048},
-    "resnext101_32x8d": {"classes": 1000},
-    "r3d_18": {"classes": 400},
+    "resnext101_32x8d": {"pooled": 2048, "classes": 1000},
+    "r3d_18": {"pooled": 512, "classes": 400},
     "resnext101_3d": {"pooled": 2048},
     "fasterrcnn_resnet50_fpn_v2": {"regions": 1024},
     "vggish": {"embedding": 128},
@@ -70,9 +72,14 @@ def test_a_papers_recipe_is_planned_on_data_of_its_kind(name: str, workspace: Wo
     data.mkdir()
     TOYS[load_recipe(name).dataset.kind](data)
     recipe = load_recipe(name, data=data)
+    for feature in recipe.features.values():
+        if feature.kind == "imported":
+            store = FeatureStore.create(workspace.feature_store("imported", feature.store), provenance={"extractor_key": "test"})
+            with store.writer() as writer:
+                writer.add("vid0", "k", np.zeros((1, 4), np.float16))
     labels = [step.label for step in plan_pipeline(recipe, workspace).steps]
     assert labels[0] == "catalogue" and labels[-4:] == ["boost" if recipe.boosting else "seed", "caption", "evaluate", "report"]
-    assert ("train_tagger" in labels) == name.startswith("glrg")
+    assert ("train_video_to_words" in labels) == ("predict_words" in labels) == (name in ("glrg-msvd", "glrg-msrvtt"))
     assert ("train_embedding" in labels) == ("find_neighbours" in labels) == name.startswith("gld")
 
 
@@ -80,19 +87,33 @@ def test_a_papers_recipe_is_planned_on_data_of_its_kind(name: str, workspace: Wo
 def test_a_papers_captioner_can_be_built_on_its_features(name: str) -> None:
     recipe = load_recipe(name)
     build_captioner(recipe.captioner, sizes_of(recipe), 50)
-    assert set(recipe.features) == {*recipe.captioner.features, *(("pooled",) if recipe.embedding else ())}, "all are used"
+    read = {*recipe.captioner.features, *(("pooled",) if recipe.embedding else ())}
+    read |= set(recipe.words.net.features) if recipe.words else set()
+    assert set(recipe.features) == read - ({"words"} if recipe.words else set()), "all are used"
 
 
 def sizes_of(recipe: Recipe) -> dict[str, int]:
-    found = {}
+    found = {"words": recipe.words.net.words} if recipe.words else {}
     for name, feature in recipe.features.items():
-        if feature.kind == "tagger":
-            assert recipe.tagger and feature.output == "words"
-            found[name] = recipe.tagger.net.words
+        if feature.kind == "imported":
+            found[name] = {"words": 300, "actions": 400, "objects": 1000}[name]
         elif feature.kind == "backbone":
             assert feature.weights == "pretrained"
-            found[name] = SIZES[feature.net][feature.output_name]
+            found[name] = SIZES[feature.net.partition("@")[0]][feature.output_name]
     return found
+
+
+PROVENANCE = ("# paper", "# authors", "# ours", "# any: as the authors", "# a segment has one")
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS if name.startswith(("recnet", "glrg"))])
+def test_every_value_of_a_papers_recipe_says_where_it_is_from(name: str) -> None:
+    lines = shipped_recipes()[name].read_text().partition("dataset:")[2].splitlines()
+    values = [line for line in lines[2:] if ":" in line and not line.strip().startswith("#") and not line.endswith(":")]
+    unexplained = [line for line in values if not any(source in line for source in PROVENANCE)]
+    assert len(values) > 20 and [line.split(":")[0].strip() for line in unexplained if "kind" not in line.split(":")[0]] == (
+        ["features"] if name.startswith("recnet") else []
+    )
 
 
 def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
@@ -120,7 +141,12 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
             },
         ),
         ("glrg-msrvtt", {"boosting.samples": 20, "boosting.learning_rate": 1e-4, "boosting.baseline.kind": "b2"}),
-        ("glrg-msvd", {"seeding.captions_per_video": 17, "seeding.epochs": 30, "boosting.epochs": 70, "tagger.net.words": 300}),
+        ("glrg-msvd", {"seeding.captions_per_video": 17, "seeding.epochs": 30, "boosting.epochs": 70, "words.net.words": 300}),
+        ("glrg-msvd", {"words.training.target": "any", "captioner.feed": "every", "seeding.validation.width": 5}),
+        (
+            "glrg-msvd-published",
+            {"captioner.fusion": "single", "captioner.word_dropout": 0.0, "decoding.length_penalty": 1.0, "words": None},
+        ),
         ("g2l-msvd", {"captioner.hidden": 768, "captioner.sampler.k": 2, "seeding.weight_decay": 2e-5, "text.min_count": 2}),
         (
             "g2l-msrvtt",
@@ -143,10 +169,11 @@ def test_frames_clips_and_regions_of_g2l_are_at_the_same_positions() -> None:
             },
         ),
         ("recnet-msvd", {"captioner.base.embedding": 468, "seeding.optimiser": "adadelta", "seeding.patience": 20}),
+        ("recnet-msvd", {"captioner.base.attend_to": "raw", "text.min_count": 1, "features.frames.net": "inception_v4@299"}),
         (
             "recnet-msrvtt",
             {
-                "seeding.reconstruction_after": 40,
+                "seeding.reconstruction_after": "best",
                 "boosting.learning_rate": 1e-5,
                 "boosting.baseline.kind": "scst",
                 "sampling.frames.frames": 28,
@@ -177,7 +204,7 @@ def test_the_values_are_the_papers(name: str, values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("sweep", "name"),
     [
-        *((f"glrg-table{n}", f"glrg-{data}") for n in (2, 3, 4, 5) for data in ("msvd", "msrvtt")),
+        *((f"glrg-table{n}", f"glrg-{data}") for n in (2, 3, 4, 5) for data in ("msvd", "msrvtt", "msvd-published")),
         *((sweep, f"{sweep.partition('-')[0]}-{data}") for sweep in ("g2l-table1", "vre-table1") for data in ("msvd", "msrvtt")),
         *(("recnet", f"recnet-{data}") for data in ("msvd", "msrvtt", "activitynet")),
         ("gld-st", "gld-coco-st"),
@@ -210,7 +237,7 @@ def test_names_that_yaml_would_misread_are_quoted() -> None:
 
 def test_recipe_show_takes_settings_and_gives_json(longtake: Longtake) -> None:
     shown = longtake("recipe", "show", "demo", "--set", "seeding.epochs=77")
-    assert shown.code == 0 and "# Passes over the training videos.\n  epochs: 77\n" in shown.out
+    assert shown.code == 0 and "# Passes over the training captions (or videos, see `epoch_over`).\n  epochs: 77\n" in shown.out
     assert longtake("recipe", "show", "demo", "--set", "seeding.epochs=77", "--json").json["seeding"]["epochs"] == 77
     assert longtake("recipe", "show", "dmo").code == 2
 
@@ -230,13 +257,13 @@ def test_recipes_are_listed_with_what_their_paper_reports(longtake: Longtake) ->
 
 
 SMALL = (
-    "tagger={sampling: far, net: {words: 12, size: 32, channels: [8, 8], feature_size: 16}, training: {epochs: 1}}",
+    "words={net: {features: [frames, clips], words: 12, hidden: 8}, training: {epochs: 1, batch_size: 5}}",
     "text.min_count=1",
     "seeding.epochs=2",
     "seeding.refocus_after=1",
     "seeding.reconstruction_after=1",
     "seeding.batch_size=5",
-    "seeding.captions_per_video=2",
+    "seeding.captions_per_video=4",
     "boosting.epochs=1",
     "boosting.batch_size=5",
     "boosting.samples=2",
@@ -251,7 +278,7 @@ FRAMES = {"inception_v4", "resnet101", "resnet152", "resnext101_32x8d", "r3d_18"
 @pytest.mark.parametrize("name", ["glrg-msvd", "g2l-msvd", "vre-msvd", "recnet-msvd", "gld-coco-st", "gld-coco-tda"])
 def test_a_papers_recipe_runs_to_its_scores_with_small_nets(name: str, world: Path, workspace: Workspace) -> None:
     """A net of a few thousand random weights in the place of each published one, its outputs and shapes as they are."""
-    settings = [s for s in SMALL if not s.startswith("tagger") or name.startswith("glrg")]
+    settings = [s for s in SMALL if not s.startswith("words") or name.startswith("glrg")]
     for feature, how in load_recipe(name).features.items():
         if how.kind == "backbone":
             settings += [f"features.{feature}.net='timm:test_resnet'", f"features.{feature}.weights=random"]

@@ -46,7 +46,7 @@ BOOST = BoostOptions(boosting=BoostingOptions(epochs=3, batch_size=4, samples=3,
 
 EMBEDDING = EmbeddingOptions(
     net=VseOptions(features=("scene",), size=12, embedding=8),
-    training=EmbeddingTraining(epochs=2, batch_size=4, captions_per_video=2, learning_rate=5e-3),
+    training=EmbeddingTraining(epochs=2, batch_size=4, captions_per_video=4, learning_rate=5e-3),
 )
 
 
@@ -82,7 +82,7 @@ def test_the_reward_rises_and_the_curves_tell_of_it(toy: ToyRun) -> None:
 def test_it_begins_with_the_seeded_captioner_and_keeps_it_where_nothing_is_better(
     toy: ToyRun, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    seeding = SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2, loss=loss)})
+    seeding = SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=4, loss=loss)})
     seeded = toy.seeded(seeding)
     real = CaptionData.validation
     worse = iter([0.0, 9.0, 9.0, 9.0])
@@ -185,7 +185,7 @@ def test_a_global_reward_without_its_tables_is_refused(toy: ToyRun) -> None:
 
 def test_true_captions_and_reconstruction_can_be_kept_on(toy: ToyRun) -> None:
     net = RecNetOptions(base=CAPTIONER, attention=8)
-    seeding = SEED.model_copy(update={"captioner": net, "seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2)})
+    seeding = SEED.model_copy(update={"captioner": net, "seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=4)})
     job = boosted(toy, changed(epochs=1, xe=0.5, reconstruction=0.1), seeding)
     point = read_jsonl(job.folder / "curves.jsonl")[1]
     assert point["total"] == pytest.approx(point["policy"] + 0.5 * point["xe"] + 0.1 * point["rebuild"], abs=1e-5)

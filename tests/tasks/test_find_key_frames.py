@@ -22,7 +22,7 @@ from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import SEED, ToyRun
 
 NET = VreOptions(temporal="scene", hidden=8, dropout=0.1)
-HOW = SeedingOptions(epochs=2, batch_size=4, captions_per_video=2, refocus_after=1, learning_rate=0.01)
+HOW = SeedingOptions(epochs=2, batch_size=4, captions_per_video=4, refocus_after=1, learning_rate=0.01)
 VRE = SeedOptions(captioner=NET, seeding=HOW, max_words=8)
 
 

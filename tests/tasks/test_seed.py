@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from models.captioners.recnet.captioner import RecNetOptions
 from models.captioners.vre.captioner import VreOptions
+from models.decoding.beam_search import SearchOptions
 from models.decoding.scheduled_sampling import ScheduledSampling
 from storage.checkpoints import Checkpoint
 from storage.errors import Mismatch, UsageError
@@ -16,14 +18,15 @@ from storage.text.references import References
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 from tasks.seed import SeedingOptions, SeedOptions
-from tasks.training import trainer
+from tasks.training import batches, trainer
+from tasks.training.batches import ValidationSearch
 from tasks.training.loading import load_captioner
 from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 from tests.tasks.training.interruption import interrupted_at
 
 VRE = SeedOptions(
     captioner=VreOptions(temporal="scene", hidden=8, dropout=0.1),
-    seeding=SeedingOptions(epochs=4, batch_size=4, captions_per_video=2, refocus_after=1, refocus=2.0, learning_rate=0.01),
+    seeding=SeedingOptions(epochs=4, batch_size=4, captions_per_video=4, refocus_after=1, refocus=2.0, learning_rate=0.01),
     max_words=8,
 )
 
@@ -62,14 +65,14 @@ def test_a_captioner_is_refused_with_another_vocabulary(toy: ToyRun) -> None:
 def test_seeding_weighs_captions_rebuilds_features_and_feeds_own_words(toy: ToyRun) -> None:
     sampling = ScheduledSampling(points=((0, 1.0), (1, 0.5)))
     seeding = SeedingOptions(
-        epochs=2, batch_size=4, captions_per_video=2, loss="dxe", scheduled_sampling=sampling, reconstruction=0.1
+        epochs=2, batch_size=4, captions_per_video=4, loss="dxe", scheduled_sampling=sampling, reconstruction=0.1
     )
     job = toy.seeded(SeedOptions(captioner=RecNetOptions(base=CAPTIONER, attention=8), seeding=seeding, max_words=8))
     first, second = (json.loads(line) for line in (job.folder / "curves.jsonl").read_text().splitlines())
     assert {"dxe", "rebuild"} <= first.keys() and first["total"] == pytest.approx(first["dxe"] + 0.1 * first["rebuild"])
     assert second["dxe"] > 0
-    plain = toy.seeded(SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=2)}))
-    weighed = SeedingOptions(epochs=1, batch_size=4, captions_per_video=2, loss="dxe")
+    plain = toy.seeded(SEED.model_copy(update={"seeding": SeedingOptions(epochs=1, batch_size=4, captions_per_video=4)}))
+    weighed = SeedingOptions(epochs=1, batch_size=4, captions_per_video=4, loss="dxe")
     other = toy.seeded(SEED.model_copy(update={"seeding": weighed}))
     (xe,), (dxe,) = (read_jsonl(found.folder / "curves.jsonl") for found in (plain, other))
     assert abs(dxe["dxe"] / xe["xe"] - 1) > 0.05, "the same captions, but they do not count alike"
@@ -126,3 +129,31 @@ def test_a_schedule_that_cannot_train_both_steps_is_refused(seeding: dict[str, o
         SeedOptions(captioner=VRE.captioner, seeding=SeedingOptions.model_validate(seeding))
     one = VreOptions(temporal="scene", steps=1)
     assert SeedOptions(captioner=one, seeding=SeedingOptions.model_validate(seeding)).first_whole_epoch == 0
+
+
+def test_validation_captions_are_decoded_as_asked_for(toy: ToyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[SearchOptions] = []
+    real = batches.rank_captions
+
+    def watched(*args: Any) -> Any:
+        seen.append(args[4])
+        return real(*args)
+
+    monkeypatch.setattr(batches, "rank_captions", watched)
+    how = {"epochs": 1, "batch_size": 4, "captions_per_video": 4}
+    toy.seeded(
+        SEED.model_copy(update={"seeding": SeedingOptions(**how, validation=ValidationSearch(width=3, length_penalty=1.0))})
+    )
+    assert [(search.width, search.length_penalty, search.max_length) for search in seen] == [(3, 1.0, 8)]
+    toy.seeded(SEED.model_copy(update={"seeding": SeedingOptions(**how, seed=1)}))
+    assert seen[-1].width == 1, "greedy, where nothing is said"
+
+
+def test_an_epoch_of_a_training_has_all_captions(toy: ToyRun) -> None:
+    """10 videos of 4 captions, 2 at a time: 20 visits, 4 in a batch."""
+    how = {"epochs": 2, "batch_size": 4, "captions_per_video": 2}
+    curves = [
+        read_jsonl(toy.seeded(SEED.model_copy(update={"seeding": SeedingOptions(**how, **over)})).folder / "curves.jsonl")
+        for over in ({}, {"epoch_over": "videos"})
+    ]
+    assert [[point["step"] for point in curve] for curve in curves] == [[5, 10], [3, 6]]

@@ -20,7 +20,7 @@ from tests.tasks.training.interruption import interrupted_at
 
 OPTIONS = EmbeddingOptions(
     net=VseOptions(features=("scene",), size=12, embedding=8),
-    training=EmbeddingTraining(epochs=3, batch_size=4, captions_per_video=2, learning_rate=5e-3),
+    training=EmbeddingTraining(epochs=3, batch_size=4, captions_per_video=4, learning_rate=5e-3),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Literal
 
@@ -10,22 +12,25 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from models.range_tagger import LongRangeOptions
 from models.tagger import TaggerOptions, WordTagger
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput
 from storage.features.store import FeatureStore
 from storage.files.hashing import digest, digest_file
-from storage.media.frame_sampling import Clips
+from storage.media.frame_sampling import Clips, Keyframes
 from storage.media.probe import probe
 from storage.results import read_jsonl
 from storage.workspace import Workspace
-from tasks.extract_features import ExtractOptions
+from tasks.extract_features import ExtractOptions, extract_features
 from tasks.extraction.engine import Feature, Video, extract
 from tasks.extraction.extractors import TaggerFeature, find_source
 from tasks.extraction.nets import open_net, spec_of
+from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.runtime import Runtime
 from tasks.framework.stage import StageRun
-from tasks.train_tagger import tag_targets
+from tasks.sample_frames import SamplingOptions, sample_frames
+from tasks.train_tagger import StreamedBatches, TaggerTraining, TrainTaggerOptions, tag_targets, train_tagger
 from tasks.training.loading import load_tagger
 from tests.storage.clips import make_clip
 from tests.tasks.toy_run import SAMPLING, ToyRun
@@ -192,3 +197,79 @@ def test_words_have_a_store_of_their_own_and_rows_keep_theirs(workspace: Workspa
     assert found[0].description.endswith("(words), without 2 words")
     with pytest.raises(ValidationError, match="of the whole video already"):
         TaggerFeature(output="words", over_time="mean")
+
+
+LONG = TrainTaggerOptions(
+    net=LongRangeOptions(words=8, size=32, net="timm:test_resnet", weights="random", channels=8, blocks=1, hidden=8),
+    training=TaggerTraining(epochs=2, batch_size=4, learning_rate=0.01),
+    sampling=Keyframes(count=2, near=2),
+)
+
+
+def long_range(toy: ToyRun) -> StageRun:
+    inputs = {"videos": toy.catalogue().ref.part("videos/train"), "text": toy.text().ref.part("train")}
+    return toy.alone(train_tagger, LONG, toy.data, **inputs)
+
+
+def test_the_long_range_encoder_draws_other_keyframes_every_epoch_and_streams_them(
+    toy: ToyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, int]] = []
+    module = sys.modules["tasks.train_tagger"]
+    real = module.read_frames
+
+    def watched(context, catalogue, wanted, transform):  # type: ignore[no-untyped-def]
+        asked.append({id: how["tagger"].seed for id, how in wanted.items()})
+        assert all(how["tagger"].drawn for how in wanted.values())
+        yield from real(context, catalogue, wanted, transform)
+
+    monkeypatch.setattr(module, "read_frames", watched)
+    job = long_range(toy)
+    assert len(asked) == 2 and len(asked[0]) == 10, "one pass over the files per epoch"
+    assert asked[0].keys() == asked[1].keys() and list(asked[0]) != list(asked[1])
+    assert all(asked[0][id] != asked[1][id] for id in asked[0])
+    assert len(read_jsonl(job.folder / "curves.jsonl")) == 2
+
+
+def test_a_batch_is_there_before_the_videos_behind_it_are_read() -> None:
+    read: list[str] = []
+
+    def one_by_one(draws: dict[str, int]) -> Generator[tuple[str, np.ndarray | None], None, None]:
+        for id in draws:
+            read.append(id)
+            yield id, None if id == "c" else np.zeros((1, 5, 2, 2, 3), np.uint8)
+
+    batches = StreamedBatches(one_by_one, list("abcdefghij"), np.eye(10, dtype=np.float32), 3, seed=0)
+    found = []
+    for step, batch in enumerate(batches(0, 0)):
+        found.append(batch.video_ids)
+        assert len(read) <= 3 * (step + 1) + 1, "the first of the next batch, and no more"
+        assert torch.equal(batch.targets, torch.eye(10)[["abcdefghij".index(id) for id in batch.video_ids]])
+    assert len(found) == batches.steps_per_epoch == 4
+    assert sorted(id for ids in found for id in ids) == list("abdefghij"), "one cannot be decoded"
+    assert [batch.video_ids for batch in batches(0, 2)] == found[2:]
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 4])  # of 2 epochs of 3 steps
+def test_the_long_range_encoder_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int) -> None:
+    job = long_range(toy)
+    files = ("tagger.safetensors", "curves.jsonl")
+    whole = [(job.folder / name).read_bytes() for name in files]
+    with interrupted_at(stop_at):
+        job.execute(force=True)
+    job.execute()
+    assert [(job.folder / name).read_bytes() for name in files] == whole
+
+
+def test_w_of_the_long_range_encoder_is_the_mean_over_fixed_keyframes(toy: ToyRun) -> None:
+    feature = {name: TaggerFeature(output=name, sampling="keyframes") for name in ("words", "tags")}
+    options = ExtractOptions(dataset="demo", features=feature, sampling={"keyframes": LONG.sampling})
+    frames = toy.alone(
+        sample_frames, SamplingOptions(sampling=LONG.sampling), toy.data, videos=toy.catalogue().ref.part("videos")
+    )
+    inputs = {"videos": toy.catalogue().ref.part("videos"), "tagger": long_range(toy).ref}
+    job = toy.alone(extract_features, options, toy.data, **inputs, frame_plans=(frames.ref,))
+    access = FeatureAccess.open(job.workspace, job.folder, ("words", "tags"))
+    features, _ = access.read(access.usable(sorted(access.rows["tags"])))
+    assert features["tags"].shape == (18, 2, 8) and features["words"].shape == (18, 1, 8)
+    assert torch.allclose(features["tags"].mean(1), features["words"][:, 0], atol=2e-3)

@@ -33,7 +33,7 @@ TAGGER = TrainTaggerOptions(
 )
 EXTRACT = ExtractOptions(dataset="demo", features={"scene": TaggerFeature(sampling="clips")}, sampling={"clips": SAMPLING})
 CAPTIONER = SaLstmOptions(features=("scene",), embedding=16, hidden=16, attention=16, dropout=0.1)
-SEED = SeedOptions(captioner=CAPTIONER, seeding=SeedingOptions(epochs=3, batch_size=4, captions_per_video=2), max_words=8)
+SEED = SeedOptions(captioner=CAPTIONER, seeding=SeedingOptions(epochs=3, batch_size=4, captions_per_video=4), max_words=8)
 
 
 @dataclass

@@ -11,24 +11,27 @@ from models.captioner import Captioner
 from models.captioners.recnet.reconstructors import Reconstruction, ReconstructionTarget
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.layers.temporal_encoder import masked_mean
+from models.losses.policy_gradient import PolicyGradient
 from models.types import Batch
 
 Which = Literal["global", "local", "both"]
 
 
 class ReconstructionLoss:
-    """(captioner, batch) -> the mean over captions of the distance between their videos and the reconstructions.
+    """(captioner, batch) -> the sum over captions of the distance between their videos and the reconstructions, divided by the
+    captions' tokens.
 
-    `which` "global" (eq. 8), "local" (eq. 12) or "both" (their sum, eq. 13). In an objective its weight is lambda; beside
-    a cross-entropy with the same schedule it shares that one's teacher-forced pass."""
+    `which` "global" (eq. 8), "local" (eq. 12) or "both" (their sum, eq. 13). In an objective its weight is lambda: eq. 22 adds
+    lambda times a caption's distance to its -log P, and both losses are divided by the same number of tokens. Beside a
+    cross-entropy with the same schedule it shares that one's teacher-forced pass."""
 
     def __init__(self, which: Which, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0) -> None:
         self.which, self.sampling, self.epoch = which, sampling, epoch
-        self._count: Tensor | int = 0
+        self._count = 0
 
     def count(self, batch: Batch) -> int:
-        """The captions of its last batch whose videos have features to reconstruct."""
-        return int(self._count)  # asked for by several processes alone: a GPU is waited for then, not at every step
+        """The valid tokens of its last batch's captions, EOS included, as cross-entropy counts them."""
+        return self._count
 
     def at(self, epoch: int) -> ReconstructionLoss:
         """The same, with the schedule as of `epoch`."""
@@ -46,8 +49,26 @@ class ReconstructionLoss:
         wanted = {"global": (global_distance,), "local": (local_distance,), "both": (global_distance, local_distance)}
         distances = [distance(reconstruction, target, batch.video_index) for distance in wanted[self.which]]
         present = target.valid.flatten(1).any(1)[batch.video_index]
-        self._count = present.sum()
-        return (torch.stack(distances).sum(0) * present).sum() / self._count.clamp(min=1)
+        assert batch.valid is not None
+        self._count = int(batch.valid.host.sum())
+        return (torch.stack(distances).sum(0) * present).sum() / max(self._count, 1)
+
+
+class SampledReconstructionLoss:
+    """The reconstruction loss of the captions that `policy`, an earlier term of the same objective, drew for this batch. It
+    shares the pass that the policy's gradient comes from, and is divided by as many tokens."""
+
+    def __init__(self, which: Which, policy: PolicyGradient):
+        self._loss, self._policy = ReconstructionLoss(which), policy
+
+    def count(self, batch: Batch) -> int:
+        """The tokens that the samples chose."""
+        return self._policy.count(batch)
+
+    def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
+        assert self._policy.sampled is not None  # terms are computed in their order
+        with self._policy.gradient_mode(captioner):
+            return self._loss(captioner, self._policy.sampled)
 
 
 def global_distance(reconstruction: Reconstruction, target: ReconstructionTarget, video_index: Tensor) -> Tensor:

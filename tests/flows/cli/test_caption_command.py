@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from flows.caption import VideoCaptioner
@@ -21,7 +22,7 @@ from storage.features.store import FeatureStore
 from storage.results import CaptionRow, read_captions
 from storage.runs import load_runs, save_run
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import Place
+from tests.flows.toy_place import TOY, Place
 
 
 def evaluated(place: Place) -> dict[str, CaptionRow]:
@@ -234,3 +235,29 @@ def test_what_cannot_go_together_is_refused_before_any_work(
     answer = longtake("caption", place.clip("test"), "-w", place.workspace.root, *options)
     assert answer.code == 2 and said in " ".join(answer.err.split())
     assert not (place.workspace.features / "loose").exists()
+
+
+def test_cocos_results_have_an_image_id_and_a_caption_for_every_file(longtake: Longtake, place: Place, tmp_path: Path) -> None:
+    for n, name in enumerate(("COCO_val2014_000000000139.mp4", "my clip.mp4")):
+        shutil.copy(place.clip("test", n), tmp_path / name)
+    asked = ("caption", tmp_path / "COCO_val2014_000000000139.mp4", tmp_path / "my clip.mp4", "-w", place.workspace.root)
+    answer = longtake(*asked, "--format", "coco", "--output", tmp_path / "results.json")
+    assert answer.code == 0
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert [row["image_id"] for row in found] == [139, "my clip"]
+    assert [set(row) for row in found] == [{"image_id", "caption"}] * 2 and all(row["caption"] for row in found)
+    refused = longtake(*asked, "--format", "coco", "--n-best", "3")
+    assert refused.code == 2 and "one caption per file" in refused.err
+
+
+def test_evaluate_writes_the_captions_of_its_split_as_cocos_server_wants_them(
+    longtake: Longtake, place: Place, tmp_path: Path
+) -> None:
+    recipe = yaml.safe_load(TOY.read_text()) | {"dataset": {"kind": "folder", "name": "toy", "path": str(place.data)}}
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(recipe))
+    asked = ("evaluate", tmp_path / "toy.yaml", "-w", place.workspace.root)
+    assert longtake(*asked, "--output", tmp_path / "results.json").code == 0
+    found = {row["image_id"]: row["caption"] for row in json.loads((tmp_path / "results.json").read_text())}
+    assert found == {row.video_id: row.caption for row in read_captions(place.folder("caption"))} and len(found) == 4
+    refused = longtake(*asked, "--format", "srt", "--output", tmp_path / "x.srt")
+    assert refused.code == 2 and "choose coco" in refused.err

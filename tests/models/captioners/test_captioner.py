@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -18,6 +19,8 @@ from models.training.loop import FitOptions, fit
 from models.training.objective import Objective
 from models.types import BOS, EOS, PAD, Batch, Memory
 from models.zoo import CAPTIONERS, CaptionerOptions, build_captioner
+from tests.models.captioners.captioner_checks import check_forced_equals_steps
+from tests.models.captioners.toy_captioners import toy_glrg
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch, toy_captioner
 
 KINDS = ("sa_lstm", "mp_lstm")  # the others have files of their own
@@ -154,3 +157,32 @@ def test_it_learns_eight_clips_by_heart(kind: str) -> None:
     found = greedy(captioner.eval(), batch.features, batch.masks, max_length=5).tokens[:, 0]
     assert torch.equal(found, batch.tokens[:, 1:])
     assert (found == EOS).sum(1).eq(1).all() and not (found == BOS).any()
+
+
+def test_the_context_of_raw_attention_is_a_weighted_sum_of_the_rows() -> None:
+    """RecNet eq. 3: c = sum of alpha_j v_j, of the features as they are."""
+    captioner, batch = toy_captioner(attend_to="raw"), toy_batch(videos=2, captions=1)
+    memory = captioner.encode(batch.features, batch.masks)
+    hidden = torch.randn(2, 8)
+    context, weights = captioner.decoder.reader(hidden, memory)  # type: ignore[attr-defined]
+    rows = torch.cat([batch.features["rgb"], batch.features["motion"]], dim=2)
+    for video in range(2):
+        valid = int(batch.masks["rgb"][video].sum())
+        expected = sum(weights[video, j] * rows[video, j] for j in range(valid))
+        assert torch.allclose(context[video], expected, atol=1e-6) and context.shape == (2, 10)
+    check_forced_equals_steps(captioner, batch)
+
+
+@pytest.mark.parametrize("kind", ["sa_lstm", "mp_lstm", "glrg"])
+def test_words_can_be_dropped_by_another_share_than_the_rest(kind: str) -> None:
+    build = toy_glrg if kind == "glrg" else partial(toy_captioner, kind)
+    alike = build(dropout=0.3, word_dropout=0.3).train()
+    assert alike.decoder.word_dropout.p == 0.3  # type: ignore[attr-defined]
+    batch, tokens = toy_batch(), torch.tensor([[1, 5, 6, 7, 2]])
+    captioner = build(dropout=0.9, word_dropout=0.0).train()
+    embedded = captioner.decoder.embed(tokens)  # type: ignore[attr-defined]
+    assert torch.equal(captioner.decoder.word_dropout(embedded), embedded)  # type: ignore[attr-defined]
+    assert build(dropout=0.4).decoder.word_dropout.p == 0.4  # type: ignore[attr-defined]
+    torch.manual_seed(0)
+    first = captioner(batch)
+    assert not torch.equal(first, captioner(batch)), "outputs are still dropped"

@@ -7,15 +7,105 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from models.captioners.recnet.reconstruction_loss import ReconstructionLoss, global_distance, local_distance
+from models.captioner import Captioner
+from models.captioners.recnet.reconstruction_loss import (
+    ReconstructionLoss,
+    SampledReconstructionLoss,
+    global_distance,
+    local_distance,
+)
 from models.captioners.recnet.reconstructors import GlobalReconstructor, Reconstruction, ReconstructionTarget, Reconstructor
 from models.losses.cross_entropy import CrossEntropy
+from models.losses.policy_gradient import Dropout, PolicyGradient
+from models.rewards.baselines import NoBaseline
 from models.training.objective import Objective, Term
-from models.types import PAD, Batch, Memory
+from models.types import BOS, EOS, PAD, UNK, Batch, Memory
 from tests.models.captioners.captioner_checks import array
 from tests.models.captioners.toy_captioners import toy_recnet
-from tests.models.toy_captions import SIZES, toy_batch, toy_captioner
+from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch, toy_captioner
+
+
+def token_count(batch: Batch) -> int:
+    """Words and EOS of all captions."""
+    assert batch.tokens is not None
+    return int((batch.tokens[:, 1:] != PAD).sum())
+
+
+def captions_of(lengths: list[int]) -> Batch:
+    """One caption of so many tokens, EOS included, for each of as many toy videos."""
+    batch = toy_batch(videos=len(lengths), captions=1)
+    random = torch.Generator().manual_seed(7)
+    tokens = torch.full((len(lengths), 1 + max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        words = torch.randint(4, VOCABULARY, (length - 1,), generator=random)
+        tokens[row, : 1 + length] = torch.cat([torch.tensor([BOS]), words, torch.tensor([EOS])])
+    return replace(batch, tokens=tokens)
+
+
+def distance_by_hand(captioner: Captioner, batch: Batch, caption: int) -> float:
+    """The mean over a video's valid frames of the Euclidean distance to what a caption reconstructs (eq. 12)."""
+    assert batch.video_index is not None
+    video, rows = int(batch.video_index[caption]), captioner.reconstruct(batch).rows[caption].detach()
+    truth = torch.cat([batch.features[name][video] for name in SIZES], dim=1)
+    frames = range(int(batch.masks["rgb"][video].sum()))
+    return sum(float(((rows[j] - truth[j]) ** 2).sum() ** 0.5) for j in frames) / len(frames)
+
+
+def test_lambda_weighs_a_captions_distance_beside_its_whole_negative_log_likelihood() -> None:
+    """Eq. 22 written out for captions of 8 and 10 tokens; the objective is that sum, divided by the 18 tokens."""
+    captioner, batch = toy_recnet(), captions_of([8, 10])
+    assert batch.tokens is not None
+    log_probs = captioner(batch).detach()
+    whole = 0.0
+    for caption, length in enumerate([8, 10]):
+        negative_log_p = -sum(float(log_probs[caption, t, batch.tokens[caption, t + 1]]) for t in range(length))
+        whole += negative_log_p + 0.2 * distance_by_hand(captioner, batch, caption)
+    objective = Objective(xe=(1.0, CrossEntropy()), rebuild=(0.2, ReconstructionLoss("local")))
+    assert objective(captioner, batch)[0].item() == pytest.approx(whole / 18, rel=1e-5)
+
+
+@pytest.mark.parametrize("dropout", ["both", "none"])
+def test_lambda_weighs_the_distance_of_a_sample_beside_its_policy_loss(dropout: Dropout) -> None:
+    """Eq. 22 with the reward: -sum over samples of advantage x log p(sample) - lambda x distance, per chosen token."""
+    captioner, batch = toy_recnet(dropout=0.3).train(), toy_batch(videos=2, captions=1)
+
+    def worth(samples: Tensor, video_of: Tensor) -> Tensor:
+        return (samples == 5).sum(1).float() + 1
+
+    policy = PolicyGradient(worth, {"v0": 0, "v1": 1}, 3, 6, NoBaseline(), dropout=dropout)
+    objective = Objective(policy=(1.0, policy), rebuild=(0.2, SampledReconstructionLoss("local", policy)))
+    total = objective(captioner, batch)[0].item()
+    if dropout == "both":  # each pass drops units of its own: nothing to compare with, but both terms share theirs
+        assert torch.isfinite(torch.tensor(total))
+        return
+    sampled = policy.sampled
+    assert sampled is not None and sampled.tokens is not None
+    captioner.eval()
+    log_probs, whole, tokens = captioner(sampled).detach(), 0.0, sampled.tokens
+    assert not (tokens[:, 1:] == EOS).all(1).any()
+    rewards = worth(tokens, tokens)
+    allowed = torch.ones(VOCABULARY, dtype=torch.bool)
+    allowed[[PAD, BOS, UNK]] = False
+    for caption in range(6):
+        for t in range(int((tokens[caption, 1:] != PAD).sum())):
+            p = log_probs[caption, t] - log_probs[caption, t][allowed].logsumexp(0)
+            whole -= float(rewards[caption] * p[tokens[caption, t + 1]])
+        whole += 0.2 * distance_by_hand(captioner, sampled, caption)
+    assert total == pytest.approx(whole / token_count(sampled), rel=1e-4)
+
+
+def test_samples_are_forced_through_the_captioner_once_for_both_terms() -> None:
+    captioner, batch = toy_recnet(dropout=0.3).train(), toy_batch(videos=2, captions=1)
+    passes: list[int] = []
+    assert captioner.reconstructor is not None
+    captioner.reconstructor.register_forward_hook(lambda *_: passes.append(10))
+    policy = PolicyGradient(lambda samples, _: (samples == 5).sum(1).float(), {"v0": 0, "v1": 1}, 2, 4, NoBaseline())
+    seen = captioner.encoder.register_forward_hook(lambda *_: passes.append(1))  # type: ignore[attr-defined]
+    Objective(policy=(1.0, policy), rebuild=(0.2, SampledReconstructionLoss("local", policy)))(captioner, batch)
+    seen.remove()
+    assert sum(passes) == 10 + 2, "one to draw, one to learn from"
 
 
 def test_distances_worked_out_by_hand() -> None:
@@ -51,7 +141,8 @@ def test_the_loss_equals_a_loop_over_captions_and_frames(reconstructor: str, whi
         if which != "global":  # eq. 12
             loss += sum(float(np.sqrt(((z[j] - video[b, j]) ** 2).sum())) for j in frames) / len(frames)
         losses.append(loss)
-    assert ReconstructionLoss(which)(captioner, batch).item() == pytest.approx(np.mean(losses), rel=1e-5)  # type: ignore[arg-type]
+    found = ReconstructionLoss(which)(captioner, batch).item()  # type: ignore[arg-type]
+    assert found == pytest.approx(sum(losses) / token_count(batch), rel=1e-5)
 
 
 @pytest.mark.parametrize("base", ["sa_lstm", "s2vt"])
@@ -76,7 +167,7 @@ def test_a_feature_that_a_video_lacks_is_not_asked_for() -> None:
     batch.features["motion"][:] = torch.nan
     rebuilt = captioner.reconstruct(batch).rows[0, :, :6]
     frames = int(batch.masks["rgb"].sum())
-    expected = (rebuilt[:frames] - batch.features["rgb"][0, :frames]).norm(dim=1).mean().item()
+    expected = (rebuilt[:frames] - batch.features["rgb"][0, :frames]).norm(dim=1).mean().item() / token_count(batch)
     assert ReconstructionLoss("local")(captioner, batch).item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -107,7 +198,7 @@ def test_a_video_without_any_feature_counts_for_nothing_and_gives_finite_gradien
     term = ReconstructionLoss("global" if reconstructor == "global" else "both")
     assert batch.tokens is not None and batch.video_index is not None
     others = replace(batch, tokens=batch.tokens[[0, 2]], video_index=batch.video_index[[0, 2]])
-    expected = term(captioner, others).item()
+    expected = term(captioner, others).item() * token_count(others) / token_count(batch)
     for name in SIZES:
         batch.features[name][1] = torch.nan
         batch.masks[name][1] = False

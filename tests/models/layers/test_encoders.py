@@ -120,3 +120,15 @@ def test_how_many_weights_are_ignored_does_not_depend_on_how_a_share_is_rounded(
     for hundredths in range(101):
         with dropping_smallest_weights(softmax, hundredths / 100):
             assert int((softmax(torch.arange(100.0).unsqueeze(0) / 50, mask) == 0).sum()) == hundredths
+
+
+def test_without_a_projection_the_memory_is_the_rows_themselves() -> None:
+    features = {"a": torch.randn(2, 3, 4), "b": torch.randn(2, 3, 5)}
+    masks = {name: torch.tensor([[True, True, False], [True, True, True]]) for name in features}
+    encoder = TemporalEncoder({"a": 4, "b": 5}, hidden=None, join="depth", dropout=0)
+    memory = encoder(features, masks)
+    assert encoder.size == 9 and list(encoder.parameters()) == []
+    assert torch.equal(memory.tokens[1], torch.cat([features["a"][1], features["b"][1]], dim=1))
+    assert not memory.tokens[0, 2].any() and torch.allclose(memory.summary[0], memory.tokens[0, :2].mean(0))
+    with pytest.raises(ValueError, match="cannot follow each other as they are"):
+        TemporalEncoder({"a": 4, "b": 5}, hidden=None, join="time", dropout=0)

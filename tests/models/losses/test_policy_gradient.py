@@ -20,7 +20,7 @@ from models.captioners.recnet.captioner import RecNetOptions
 from models.captioners.s2vt import S2vtOptions
 from models.captioners.vre.captioner import VreOptions
 from models.decoding.greedy_and_sampling import greedy, sample
-from models.losses.policy_gradient import PolicyGradient, chosen_tokens, policy_log_probs, signs_of_collapse
+from models.losses.policy_gradient import PolicyGradient, chosen_tokens, policy_log_probs, sampled_batch, signs_of_collapse
 from models.metrics.ngrams import NgramIndex
 from models.rewards.baselines import (
     BaselineOptions,
@@ -77,7 +77,11 @@ def summed(captioner: Captioner, batch: Batch, said: Tensor, temperature: float 
     """log p (N,) of captions (N, L) of one video, from the words that they were free to choose."""
     free = chosen_tokens(said) != PAD
     told = Decoded(chosen_tokens(said).unsqueeze(0), torch.zeros(1, len(said)))
-    return torch.zeros(free.shape).masked_scatter(free, policy_log_probs(captioner, batch, told, temperature)).sum(1)
+    return (
+        torch.zeros(free.shape)
+        .masked_scatter(free, policy_log_probs(captioner, sampled_batch(batch, told.tokens), temperature))
+        .sum(1)
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -205,7 +209,7 @@ def test_words_that_earn_differently_are_weighed_one_by_one() -> None:
     loss = PolicyGradient(by_place, NUMBERS, 2, 4, NoBaseline())(captioner, batch)
     torch.manual_seed(1)
     found = sample(captioner, batch.features, batch.masks, 4, 2)
-    words = policy_log_probs(captioner, batch, replace(found, tokens=chosen_tokens(found.tokens)))
+    words = policy_log_probs(captioner, sampled_batch(batch, chosen_tokens(found.tokens)))
     places = torch.arange(1.0, 6.0).expand(found.tokens.shape)[(chosen_tokens(found.tokens) != PAD)]
     assert loss.item() == pytest.approx((-(places * words).sum() / len(words)).item(), rel=1e-6)
 

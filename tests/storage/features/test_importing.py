@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 from storage.errors import BadInput, Mismatch, UsageError
+from storage.features.import_sources import MatrixPart
 from storage.features.importing import import_features, imports
 from storage.features.store import FeatureStore
 
@@ -260,3 +261,63 @@ def test_another_width_needs_another_name(tmp_path, folder):
     np.savez(tmp_path / "wide.npz", a=np.ones((2, D + 1)))
     with pytest.raises(Mismatch, match="import it under another name"):
         import_features(tmp_path / "s", tmp_path / "wide.npz", name="mine")
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> dict[str, Path]:
+    """W, A and C of three videos beside each other, as GL-RG's authors publish them: 2, 3 and 4 columns of 'feats'."""
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file["feats"] = np.arange(27, dtype=np.float32).reshape(3, 9)
+        file["labels"] = np.array([b"one", b"two", b"three"])
+        file["elsewhere"] = h5py.SoftLink("/feats")
+    (tmp_path / "ids.txt").write_text("vid1\nvid2\nvid3\n")
+    return {"source": tmp_path / "all.h5", "ids": tmp_path / "ids.txt"}
+
+
+@pytest.mark.parametrize(("columns", "first", "end"), [("0:2", 0, 2), ("2:5", 2, 5), ("5:9", 5, 9), (None, 0, 9)])
+def test_columns_of_one_hdf5_matrix_become_a_row_per_id(
+    tmp_path: Path, matrix: dict[str, Path], columns: str | None, first: int, end: int
+) -> None:
+    part = MatrixPart.parse("feats", columns)
+    report = import_features(tmp_path / "store", **matrix, name="words", part=part)
+    assert report.imported == 3 and report.feature_shape == (end - first,)
+    view = FeatureStore.open(tmp_path / "store").view()
+    for n in range(3):
+        (found,) = view.read(f"vid{n + 1}", f"imported:{report.source_hash[:16]}")
+        assert found.tolist() == [9 * n + column for column in range(first, end)]
+    assert import_features(tmp_path / "store", **matrix, name="words", part=part).already == 3
+
+
+def test_columns_of_an_npy_can_be_chosen_too(tmp_path: Path) -> None:
+    report = import_features(tmp_path / "store", **as_npy(tmp_path), name="m", part=MatrixPart(columns=(1, 3)))
+    found = FeatureStore.open(tmp_path / "store").view().read("b", f"imported:{report.source_hash[:16]}")
+    assert np.array_equal(found, values(2)[:, 1:3])
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "said"),
+    [
+        (MatrixPart("feat"), BadInput, "has no data set 'feat'; there are"),
+        (MatrixPart("elsewhere"), BadInput, "has no data set 'elsewhere'"),
+        (MatrixPart("labels"), BadInput, "no array of numbers"),
+        (MatrixPart("feats", (5, 10)), BadInput, "rows of 9 columns: there is no column 9"),
+        (MatrixPart(None, (0, 2)), UsageError, "leave out --ids, or name the array"),
+    ],
+)
+def test_a_matrix_that_is_not_there_is_told_with_what_is(
+    tmp_path: Path, matrix: dict[str, Path], part: MatrixPart, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        import_features(tmp_path / "store", **matrix, name="m", part=part)
+
+
+def test_one_array_needs_ids_and_columns_are_written_with_a_colon(tmp_path: Path, matrix: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match="give the ids of its rows"):
+        import_features(tmp_path / "store", matrix["source"], name="m", part=MatrixPart("feats"))
+    for wrong in ("300", "3:3", "a:b", "-1:4"):
+        with pytest.raises(UsageError, match="such as 0:300"):
+            MatrixPart.parse("feats", wrong)
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / "folder" / "a.npy", values(1))
+    with pytest.raises(UsageError, match="leave them out"):
+        import_features(tmp_path / "store", tmp_path / "folder", name="m", part=MatrixPart(columns=(0, 2)))

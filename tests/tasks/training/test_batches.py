@@ -58,6 +58,12 @@ def batches(extraction: tuple[Workspace, Path]) -> CaptionBatches:
     return CaptionBatches(access, CAPTIONS, INDICES, IDS, videos_per_batch=4, captions_per_video=2, seed=3)
 
 
+@pytest.fixture
+def over_videos(batches: CaptionBatches) -> CaptionBatches:
+    """The same, but an epoch is a pass over the videos."""
+    return CaptionBatches(batches.access, CAPTIONS, INDICES, IDS, 4, 2, seed=3, epoch_over="videos")
+
+
 def shown(batch: Batch) -> tuple:
     """All of a batch that can be compared."""
     assert batch.tokens is not None
@@ -70,7 +76,8 @@ def test_the_same_seed_and_epoch_give_the_same_batches(batches: CaptionBatches, 
     again = CaptionBatches(FeatureAccess.open(*extraction, ("scene",)), CAPTIONS, INDICES, IDS, 4, 2, seed=3)
     assert [shown(batch) for batch in again(2, 0)] == first
     assert [shown(batch) for batch in batches(2, 0)] == first
-    assert len(first) == batches.steps_per_epoch == 3
+    visits = [1, 1, 2, 2, 3, 1, 1, 2, 2, 3, 1]  # 1 to 5 captions, two at a time
+    assert len(first) == batches.steps_per_epoch == -(-sum(visits) // 4) == 5
 
 
 def test_another_epoch_or_seed_gives_other_batches(batches: CaptionBatches) -> None:
@@ -79,31 +86,54 @@ def test_another_epoch_or_seed_gives_other_batches(batches: CaptionBatches) -> N
     assert len(orders) == 3
 
 
-@pytest.mark.parametrize("skip", [0, 1, 2, 3])
+@pytest.mark.parametrize("skip", [0, 1, 2, 5])
 def test_skipping_gives_what_is_left_of_the_epoch(batches: CaptionBatches, skip: int) -> None:
     whole = [shown(batch) for batch in batches(5, 0)]
     assert [shown(batch) for batch in batches(5, skip)] == whole[skip:]
 
 
-def test_every_video_is_shown_once_an_epoch(batches: CaptionBatches) -> None:
-    for epoch in range(4):
-        sizes = [len(batch.video_ids) for batch in batches(epoch, 0)]
-        assert sizes == [4, 4, 3]
-        assert Counter(id for batch in batches(epoch, 0) for id in batch.video_ids) == Counter(IDS)
-
-
-def test_captions_come_without_repeats_and_belong_to_their_video(batches: CaptionBatches) -> None:
-    drawn: Counter[str] = Counter()
-    for epoch in range(20):
+def test_every_caption_is_shown_once_an_epoch_and_belongs_to_its_video(batches: CaptionBatches) -> None:
+    every = Counter(f"{id}#{n}" for id in IDS for n in INDICES[id])
+    for epoch in range(6):
+        assert Counter(name for batch in batches(epoch, 0) for name in batch.caption_ids) == every
         for batch in batches(epoch, 0):
             assert batch.tokens is not None and batch.video_index is not None
-            assert len(set(batch.caption_ids)) == len(batch.caption_ids)
-            per_video = Counter(batch.video_index.tolist())
-            assert per_video == {row: min(2, len(CAPTIONS[id])) for row, id in enumerate(batch.video_ids)}
+            assert len(set(batch.video_ids)) == len(batch.video_ids) <= 4, "a video is one row of its batch"
             for name, owner, tokens in zip(batch.caption_ids, batch.video_index.tolist(), batch.tokens.tolist(), strict=True):
                 id, _, n = name.partition("#")
                 assert id == batch.video_ids[owner]
                 assert [token for token in tokens if token != PAD] == CAPTIONS[id][INDICES[id].index(int(n))]
+
+
+def test_a_video_shows_other_captions_together_in_another_epoch(batches: CaptionBatches) -> None:
+    def together(epoch: int) -> set[frozenset[str]]:
+        """The captions of v4, which has five, as its batches have them."""
+        shown = ([name for name in batch.caption_ids if name.startswith("v4#")] for batch in batches(epoch, 0))
+        return {frozenset(names) for names in shown if names}
+
+    assert len({frozenset(together(epoch)) for epoch in range(4)}) > 1
+
+
+def test_the_visits_of_a_video_are_spread_over_the_epoch() -> None:
+    ids = [f"v{n:02}" for n in range(40)]
+    captions = {id: [[1, 5, 2]] * 10 for id in ids}
+    batches = CaptionBatches(None, captions, {}, ids, 8, 2, seed=0)  # type: ignore[arg-type]
+    order = batches._order(np.random.default_rng(0))
+    assert batches.steps_per_epoch == 25 and len(order) == 200
+    for video in range(40):
+        gaps = np.diff(np.flatnonzero(order[:, 0] == video))
+        assert order[order[:, 0] == video, 1].tolist() == [0, 1, 2, 3, 4] and gaps.min() >= 20, "a fifth of the epoch apart"
+
+
+def test_an_epoch_over_videos_has_every_video_once_with_captions_drawn_anew(over_videos: CaptionBatches) -> None:
+    drawn: Counter[str] = Counter()
+    for epoch in range(20):
+        assert [len(batch.video_ids) for batch in over_videos(epoch, 0)] == [4, 4, 3]
+        assert Counter(id for batch in over_videos(epoch, 0) for id in batch.video_ids) == Counter(IDS)
+        for batch in over_videos(epoch, 0):
+            assert batch.video_index is not None and len(set(batch.caption_ids)) == len(batch.caption_ids)
+            per_video = Counter(batch.video_index.tolist())
+            assert per_video == {row: min(2, len(CAPTIONS[id])) for row, id in enumerate(batch.video_ids)}
             drawn.update(batch.caption_ids)
     assert set(drawn) == {f"{id}#{n}" for id in IDS for n in INDICES[id]}, "every caption has its turn"
 
@@ -186,7 +216,7 @@ def test_frames_are_hidden_by_chance_alike_for_any_number_of_processes(extractio
     access = FeatureAccess.open(*extraction, ("scene",))
 
     def hidden(ranks: Ranks | None = None, share: float = 0.5) -> CaptionBatches:
-        return CaptionBatches(access, CAPTIONS, INDICES, IDS, 4, 2, 3, None, ranks, frame_dropout=share)
+        return CaptionBatches(access, CAPTIONS, INDICES, IDS, 4, 2, 3, None, ranks, frame_dropout=share, epoch_over="videos")
 
     def kept(batches: CaptionBatches, epoch: int) -> dict[str, list[bool]]:
         """without what is padding"""

@@ -22,7 +22,7 @@ from tests.tasks.toy_run import CAPTIONER, SEED, ToyRun
 
 STILL = CAPTIONER.model_copy(update={"dropout": 0.0})  # processes drop other units than one alone would
 # 10 videos in batches of 3: the last batch has one video, and so nothing for the second process.
-SEEDING = SeedingOptions(epochs=3, batch_size=3, captions_per_video=2, learning_rate=3e-3, reconstruction=0.2)
+SEEDING = SeedingOptions(epochs=3, batch_size=3, captions_per_video=4, learning_rate=3e-3, reconstruction=0.2)
 REBUILDING = SeedOptions(captioner=RecNetOptions(base=STILL, attention=8), seeding=SEEDING, max_words=8)
 BOOSTING = BoostOptions(
     boosting=BoostingOptions(
@@ -31,7 +31,7 @@ BOOSTING = BoostOptions(
         samples=2,
         learning_rate=1e-3,
         xe=0.5,
-        captions_per_video=2,
+        captions_per_video=4,
         baseline={"kind": "none"},
         temperature=1e-6,  # greedy, also where two words are nearly as likely: all processes draw the same captions
         dropout="none",
@@ -118,7 +118,7 @@ def test_a_process_that_dies_ends_all_and_the_next_run_goes_on_to_the_same_bits(
     toy: ToyRun, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = SEED.model_copy(
-        update={"seeding": SeedingOptions(epochs=4, batch_size=3, captions_per_video=2, learning_rate=3e-3)}
+        update={"seeding": SeedingOptions(epochs=4, batch_size=3, captions_per_video=4, learning_rate=3e-3)}
     )
     job = job_of(toy, workspace, seed, options, 2)
     curve, weights, _ = outcome(job)

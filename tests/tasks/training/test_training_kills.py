@@ -28,7 +28,7 @@ FILES = ("captioner.safetensors", "curves.jsonl")
 STEPS = 60  # 20 epochs of 3 steps
 KILLED_SEEDING = SeedOptions(
     captioner=CAPTIONER.model_copy(update={"dropout": 0.3}),
-    seeding=SeedingOptions(epochs=20, batch_size=4, captions_per_video=2, patience=20, learning_rate=3e-3, schedule="cosine"),
+    seeding=SeedingOptions(epochs=20, batch_size=4, captions_per_video=4, patience=20, learning_rate=3e-3, schedule="cosine"),
     max_words=8,
 )
 KILLED_BOOSTING = BoostOptions(

@@ -44,6 +44,7 @@ bench: $(VENV)/.installed-dev  ## measure, as ratios against rivals or limits of
 	$(BIN)/python benches/bookkeeping.py
 	$(BIN)/python benches/boosting.py
 	$(BIN)/python benches/decoding.py
+	$(BIN)/python benches/engines.py
 	$(BIN)/python benches/extraction.py
 	$(BIN)/python benches/feature_reading.py
 	$(BIN)/python benches/feeding.py

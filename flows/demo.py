@@ -34,7 +34,7 @@ def recipe_with_data(
     world = recipe.dataset
     if not isinstance(world, DemoOptions) or world.path is not None:
         return recipe
-    key = digest(world.model_dump(mode="json", exclude={"path", "name"}))
+    key = digest({"kind": world.kind, **world.drawn()})
     world = world.model_copy(update={"path": str(workspace.root / "data" / f"demo-{key[:12]}")})
     if draw:
         _draw(world)

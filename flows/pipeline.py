@@ -17,6 +17,7 @@ from tasks.boost import BoostOptions, boost
 from tasks.caption import CaptionOptions, caption
 from tasks.catalogue import catalogue
 from tasks.evaluate import evaluate
+from tasks.evaluation.dense_events import ANNOTATED
 from tasks.extract_features import ExtractOptions, extract_features
 from tasks.extraction.extractors import sampling_of
 from tasks.find_key_frames import KEY_FRAMES, FindingOptions, find_key_frames
@@ -73,6 +74,7 @@ def pipeline(add: Planner, recipe: Recipe) -> None:
     features = _words(add, recipe, text, features)
     neighbours = _neighbours(add, recipe, data, features)
     embedding = _embedding(add, recipe, text, features)
+    extracted = features
     net, features = _train(add, recipe, text, features, weights, embedding, neighbours)
     captioners, read = results["captioners"], _feature_parts(features, net.features, split)
     captions = results["captions"] = add(
@@ -88,8 +90,11 @@ def pipeline(add: Planner, recipe: Recipe) -> None:
         recipe.evaluation,
         captioners=captioners,
         captions=captions,
-        text=text.part(*dict.fromkeys((split, "train"))),
+        text=text.part(*dict.fromkeys((split, "train", *(ANNOTATED if recipe.evaluation.dense_events else ())))),
         features=read,
+        videos=data.part(*(f"videos/{name}" for name in ANNOTATED)) if recipe.evaluation.dense_events else None,
+        retriever=_retriever(add, recipe, text, extracted),
+        retriever_features=_retriever_features(recipe, extracted),
     )
     add(report, page_options(recipe), **results)
 
@@ -100,7 +105,7 @@ def _train(
     text: ArtifactRef,
     features: ArtifactRef,
     weights: ArtifactRef | None,
-    embedding: ArtifactRef | None,
+    embedding: tuple[ArtifactRef, ...],
     neighbours: ArtifactRef | None,
 ) -> tuple[CaptionerOptions, ArtifactRef]:
     """Seed, then boost where the recipe asks for it; several seeds give several captioners, an ensemble. Returns what the
@@ -127,10 +132,10 @@ def _train(
     results["seeded"] = results["captioners"] = captioners
     if recipe.boosting is not None:
         wanted = recipe.boosting.global_reward
-        inputs = {
+        inputs: dict[str, Any] = {
             "features": _feature_parts(features, net.features, "train", "val"),
             "text": text,
-            "embedding": embedding if wanted else None,
+            "embedding": embedding if wanted else (),
             "neighbours": neighbours if wanted and wanted.neighbour else None,
         }
         boosted = []
@@ -175,11 +180,33 @@ def _words(add: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRe
     return with_words
 
 
-def _embedding(add: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> ArtifactRef | None:
-    if recipe.embedding is None:
+def _embedding(add: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> tuple[ArtifactRef, ...]:
+    """The embedding of the global reward: none, one, or two judges."""
+    how = recipe.embedding
+    if how is None:
+        return ()
+    inputs = {"features": _feature_parts(features, how.net.features, "train", "val"), "text": text.part("train", "val")}
+    if how.judges == 1:
+        return (add(train_embedding, how, **inputs),)
+    halves = [(half, how.model_copy(update={"half": half})) for half in (0, 1)]
+    return tuple(add(train_embedding, options, f"train_embedding[{half}]", **inputs) for half, options in halves)
+
+
+def _retriever(add: Planner, recipe: Recipe, text: ArtifactRef, features: ArtifactRef) -> ArtifactRef | None:
+    """An embedding that no captioner was rewarded by: evaluation's own."""
+    how, seed = recipe.embedding, recipe.evaluation.retriever_seed
+    if how is None or seed is None:
         return None
-    read = _feature_parts(features, recipe.embedding.net.features, "train", "val")
-    return add(train_embedding, recipe.embedding, features=read, text=text.part("train", "val"))
+    read = _feature_parts(features, how.net.features, "train", "val")
+    training = how.training.model_copy(update={"seed": seed})
+    options = how.model_copy(update={"judges": 1, "training": training})
+    return add(train_embedding, options, "train_embedding[retriever]", features=read, text=text.part("train", "val"))
+
+
+def _retriever_features(recipe: Recipe, features: ArtifactRef) -> ArtifactRef | None:
+    if recipe.embedding is None or recipe.evaluation.retriever_seed is None:
+        return None
+    return _feature_parts(features, recipe.embedding.net.features, recipe.evaluation.split)
 
 
 def _neighbours(add: Planner, recipe: Recipe, data: ArtifactRef, features: ArtifactRef) -> ArtifactRef | None:

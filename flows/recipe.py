@@ -204,6 +204,16 @@ class Recipe(Options):
         return self
 
     @model_validator(mode="after")
+    def _the_retriever_can_be_trained(self) -> Self:
+        if self.evaluation.retriever_seed is None:
+            return self
+        if self.embedding is None:
+            raise ValueError("evaluation.retriever_seed trains an embedding: add an 'embedding' section that says which")
+        if self.evaluation.retriever_seed == self.embedding.training.seed:
+            raise ValueError("evaluation.retriever_seed is the seed of the reward's embedding: an independent one needs another")
+        return self
+
+    @model_validator(mode="after")
     def _the_global_reward_has_its_tables(self) -> Self:
         wanted = self.boosting.global_reward if self.boosting else None
         if wanted is None:

@@ -29,6 +29,8 @@ class ScoredFile:
     intervals: dict[str, tuple[float, float]]
     diversity: dict[str, float]
     """UniCap, AvgLen, Vocabulary and, where training captions are given, Copied"""
+    spice_parts: dict[str, float] = field(default_factory=dict)
+    """SPICE of objects, relations, attributes ... alone, where SPICE is computed"""
     not_computed: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     """ids with references and no prediction"""
@@ -96,6 +98,7 @@ def score_files(
             scores=result.metrics(),
             intervals=intervals(result.scores),
             diversity=diversity(list(captions.values()), seen).named(),
+            spice_parts=result.spice_parts,
             not_computed=result.not_computed,
             missing=sorted(truth.keys() - whole.keys()),
             ignored=sorted(whole.keys() - truth.keys()),

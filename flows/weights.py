@@ -7,7 +7,7 @@ from typing import Any
 from flows.recipe import load_recipe
 from models.backbones.hub import WantedFile, cached, published_files, wanted_file
 from models.backbones.weights import WeightsUnavailable
-from models.backbones.zoo import BACKBONES, UnknownBackbone, canonical, open_backbone
+from models.backbones.zoo import BACKBONES, WEIGHTLESS, UnknownBackbone, canonical, open_backbone
 from storage.errors import BadInput, UsageError
 from storage.records import Problem
 from storage.weights import KnownWeights, WeightsFolder, bare_name, hash_file
@@ -48,11 +48,11 @@ def list_weights(folder: WeightsFolder, recipe: str | None = None) -> list[Weigh
     """The named nets and those with weights here; with a recipe, what its features want and nothing else."""
     if recipe is None:
         others = [known.net for bare, known in folder.registered().items() if bare not in BACKBONES]
-        return [_row(folder, net) for net in (*BACKBONES, *sorted(others))]
+        return [_row(folder, net) for net in (*(n for n in BACKBONES if n not in WEIGHTLESS), *sorted(others))]
     rows: dict[tuple[str, str], WeightsRow] = {}
     users: dict[tuple[str, str], list[str]] = {}
     for name, feature in load_recipe(recipe).features.items():
-        if getattr(feature, "kind", None) != "backbone":
+        if getattr(feature, "kind", None) != "backbone" or getattr(feature, "net", "") in WEIGHTLESS:
             continue
         net, weights = canonical(getattr(feature, "net", "")), getattr(feature, "weights", "pretrained")
         rows[net, weights] = _wanted_row(folder, net, weights)

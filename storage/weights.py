@@ -18,7 +18,7 @@ from storage.errors import BadInput, StorageError, wrap_os_errors
 from storage.files.atomic import replacing, write_json
 from storage.files.locks import file_lock
 
-_NET = re.compile(r"([a-z]+:)?[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}(@[0-9]+)?")
+_NET = re.compile(r"([a-z]+:)?[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}(@[0-9]+(x[0-9]+)?)?")
 
 How = Literal["imported", "downloaded"]
 

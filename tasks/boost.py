@@ -18,6 +18,7 @@ from models.rewards.combined import SumOfRewards
 from models.rewards.consensus import Consensus, ConsensusOptions
 from models.rewards.global_discriminative import GlobalDiscriminative, GlobalOptions, nearest_indices
 from models.rewards.local_discriminative import LocalDiscriminative, WordRewardOptions
+from models.rewards.two_judges import TwoJudges
 from models.training.loop import FitOptions, undisturbed
 from models.training.objective import Objective, Term
 from models.training.parallel import Ranks
@@ -31,7 +32,7 @@ from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import open_index, open_weights
-from tasks.train_embedding import embed_videos
+from tasks.train_embedding import embed_videos, half_of
 from tasks.training.batches import CaptionData, EpochOver, ValidationSearch
 from tasks.training.distributed import train_in_processes
 from tasks.training.loading import captioner_options, embedding_options, load_captioner, load_embedding
@@ -116,10 +117,10 @@ def boost(
     seeded: ArtifactRef,
     features: ArtifactRef,
     text: ArtifactRef,
-    embedding: ArtifactRef | None = None,
+    embedding: tuple[ArtifactRef, ...] = (),
     neighbours: ArtifactRef | None = None,
 ) -> StageResult:
-    """`embedding` and `neighbours` are read where the global reward is asked for."""
+    """`embedding` (one, or two judges) and `neighbours` are read where the global reward is asked for."""
     device, how = context.runtime.torch_device(), options.boosting
     start = context.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
@@ -129,7 +130,7 @@ def boost(
     captioner = load_captioner(start, access, references.vocabulary).to(device)
     beyond: OpenGlobalReward | None = None
     if how.global_reward is not None:
-        beyond = partial(_open_global_reward, context, how.global_reward, references, features, embedding, neighbours)
+        beyond = partial(_open_judges, context, how.global_reward, references, features, embedding, neighbours)
     policy = policy_gradient(references, how, options.max_words, beyond)
     terms: dict[str, tuple[float, Term]] = {"policy": (1.0, policy)}
     if how.xe:
@@ -218,21 +219,35 @@ def _watched(epoch: int, means: dict[str, float], how: BoostingOptions) -> dict[
     return means | {"warning": warning}
 
 
+def _open_judges(
+    context: StageContext,
+    options: GlobalOptions,
+    references: References,
+    features: ArtifactRef,
+    embedding: tuple[ArtifactRef, ...],
+    neighbours: ArtifactRef | None,
+    ids: Sequence[str],
+) -> Reward:
+    """The global reward of captions for the videos `ids`, which it addresses by their indices; by two judges, each for the half
+    of the videos that it was not trained on."""
+    if not embedding or (neighbours is None and options.neighbour):
+        reason = "the global reward compares captions by an embedding, and with nearest neighbours"
+        remedy = "add the sections 'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
+        raise UsageError(f"{reason}; {remedy}")
+    judges = [_open_global_reward(context, options, references, features, judge, neighbours, ids) for judge in embedding]
+    return judges[0] if len(judges) == 1 else TwoJudges(judges[0], judges[1], torch.tensor([half_of(id) for id in ids]))
+
+
 def _open_global_reward(
     context: StageContext,
     options: GlobalOptions,
     references: References,
     features: ArtifactRef,
-    embedding: ArtifactRef | None,
+    embedding: ArtifactRef,
     neighbours: ArtifactRef | None,
     ids: Sequence[str],
 ) -> GlobalDiscriminative:
-    """The reward of captions for the videos `ids`, which it addresses by their indices. A video without the features that the
-    embedding reads is left out of all comparisons."""
-    if embedding is None or (neighbours is None and options.neighbour):
-        reason = "the global reward compares captions by an embedding, and with nearest neighbours"
-        remedy = "add the sections 'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
-        raise UsageError(f"{reason}; {remedy}")
+    """A video without the features that the embedding reads is left out of all comparisons."""
     device, path = context.runtime.torch_device(), context.path(embedding) / "embedding.safetensors"
     access = FeatureAccess.open(context.workspace, context.path(features), embedding_options(path).features)
     net = load_embedding(path, access, references.vocabulary).to(device)

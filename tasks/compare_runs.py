@@ -10,13 +10,14 @@ from typing import Any
 
 from pydantic import Field
 
-from models.metrics.bootstrap import compare
+from models.metrics.bootstrap import Difference, compare, compare_recalls
 from models.metrics.corpus import SCORES, CaptionScorer
 from storage.files.atomic import write_text
 from storage.options import Options
 from storage.records import ArtifactRef
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.text.references import References
+from tasks.evaluation.self_retrieval import RANKS
 from tasks.framework.feature_access import read_feature_metadata
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.report import run_scores
@@ -143,6 +144,9 @@ def read_names(recipe: Mapping[str, Any]) -> set[str]:
     return {text for value in values for text in (value if isinstance(value, list) else [value])}
 
 
+_RETRIEVALS = {"Self-retrieval": "retrieval_places", "Retriever": "retriever_places"}
+
+
 def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
     """Each run against the first, where both were scored on the same videos with the same references."""
     first, found = runs[0], []
@@ -161,11 +165,19 @@ def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
         each = compare(scored[same.index(run)].scores, scored[0].scores)
         named = [(name, 100.0) for name in SCORES if name in each and name != "CIDEr-D"] + [("AvgLen", 1.0)]
         differences = []
-        for name, s in named:
+        recalls = {f"{what} {k}": one for what, places in _RETRIEVALS.items() for k, one in _recalls(run, first, places).items()}
+        each |= recalls
+        for name, s in [*named, *((name, 100.0) for name in recalls)]:
             one = each[name]
             differences.append(pages.ScoreDifference(name, s * one.value, s * one.low, s * one.high, one.p))
         found.append(pages.RunDifference(run.label, first.label, differences))
     return found
+
+
+def _recalls(run: _Run, first: _Run, places: str) -> dict[str, Difference]:
+    """R@K -> the paired difference, where both runs ranked the same videos."""
+    ours, others = (each.metrics.get(places) or {} for each in (run, first))
+    return compare_recalls(ours, others, RANKS) if ours and ours.keys() == others.keys() else {}
 
 
 def _clips(runs: Sequence[_Run]) -> list[pages.ComparedClip]:

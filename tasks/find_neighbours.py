@@ -3,17 +3,20 @@
 The unit that resumes is a block of rows: its file name has its range, and a killed run goes on with the missing blocks. The
 search is exact and gives the same bits on every machine."""
 
+import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from models.neighbours import ROWS, Metric, NearestItems
+from models.neighbours import ROWS, Metric, Nearest, NearestItems
 from storage.catalogue import Catalogue
 from storage.errors import BadInput, MissingFeatures
 from storage.files.atomic import write_parquet
@@ -35,8 +38,22 @@ class NeighbourOptions(Options):
     """how many neighbours of each video are kept"""
     metric: Metric = "euclidean"
     """euclidean or cosine"""
+    source_pattern: str = ""
+    """regular expression whose first group names the source of a video, looked for in its file's name; videos of the same source
+    are no neighbours then. MSVD's clips: '^(.{11})_\\d+_\\d+'. Left out: every other video may be one"""
     queries: tuple[Split, ...] = Field(("train",), min_length=1)
     """the splits whose videos get neighbours; the neighbours are training videos always"""
+
+    @field_validator("source_pattern")
+    @classmethod
+    def _has_a_group(cls, pattern: str) -> str:
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression ({error})") from error
+        if pattern and not groups:
+            raise ValueError(f"{pattern!r} has no group to name a source by: put one in brackets")
+        return pattern
 
 
 @dataclass(frozen=True)
@@ -64,10 +81,14 @@ def find_neighbours(context: StageContext, options: NeighbourOptions, videos: Ar
     missing = [block for block in _blocks(queries) if read_block(block_path(context.folder, *block), metadata) is None]
     with progress_bar("finding neighbours", count, "videos") as bar:
         bar.update_to(count - sum(stop - start for _, start, stop in missing))
-        search = NearestItems(items.vectors, options.k, options.metric, context.runtime.torch_device())
+        sources = _sources(catalogue, options.source_pattern)
+        more = max(Counter(sources[id] for id in items.ids).values()) if options.source_pattern else 0
+        search = NearestItems(items.vectors, options.k + more, options.metric, context.runtime.torch_device())
         for split, start, stop in missing:
             ids, vectors = queries[split].ids[start:stop], queries[split].vectors[start:stop]
             found = search.of_items(start, stop) if split == "train" else search.of(vectors)
+            if options.source_pattern:
+                found = _of_other_sources(found, [sources[id] for id in ids], [sources[id] for id in items.ids], options.k)
             table = neighbour_table(ids, split, items.ids, found.indices, found.distances, metadata)
             write_parquet(block_path(context.folder, split, start, stop), table)
             bar.advance(stop - start)
@@ -77,6 +98,22 @@ def find_neighbours(context: StageContext, options: NeighbourOptions, videos: Ar
     set_aside(context, left_out)
     shutil.rmtree(context.folder / "blocks")
     return StageResult(count, {"videos": count, "among": len(items.ids), "left_out": len(left_out)})
+
+
+def _sources(catalogue: Catalogue, pattern: str) -> dict[str, str]:
+    """video -> the name of its source: what the pattern finds in its file's name, or itself."""
+    found = {}
+    for id, record in catalogue.records.items():
+        named = re.search(pattern, Path(record.source or id).name) if pattern else None
+        found[id] = named[1] if named else id
+    return found
+
+
+def _of_other_sources(nearest: Nearest, own: Sequence[str], items: Sequence[str], k: int) -> Nearest:
+    """The k nearest of each query that are of another source; fewer items than that leave the rest out for all."""
+    other = np.array([[items[i] != source for i in row] for row, source in zip(nearest.indices, own, strict=True)])
+    order = np.argsort(~other, axis=1, kind="stable")[:, : min(k, int(other.sum(1).min()))]
+    return Nearest(np.take_along_axis(nearest.indices, order, 1), np.take_along_axis(nearest.distances, order, 1))
 
 
 def pool(access: FeatureAccess, name: str, ids: Sequence[str]) -> PooledFeature:

@@ -32,7 +32,7 @@ from tasks.reporting.frame_images import NO_IMAGES, FrameImages, decode_frame_im
 from tasks.reporting.pages import DuplicateClips, ReportClip, ReportPage, Score, StageLine
 from tasks.reporting.published_scores import BENCHMARKS
 from tasks.reporting.rendering import render_report
-from tasks.reporting.training_curves import masking_curve, phase_points, run_curves
+from tasks.reporting.training_curves import masking_curves, phase_points, run_curves
 from tasks.training.loading import captioner_options, load_captioner, load_tagger
 
 
@@ -180,7 +180,7 @@ def _page(run: _Run) -> ReportPage:
         warnings=description.warnings(metrics),
         scores=run_scores(metrics),
         curves=run_curves(phase_points(phases)),
-        masking=masking_curve(metrics),
+        masking=masking_curves(metrics),
         clips=list(clips.values()),
         not_shown=not_shown,
         near_duplicates=_near_duplicates(run, clips),
@@ -223,6 +223,7 @@ def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
             timeline=attended.timeline,
             regions=attended.regions,
             key_time=attended.key_time,
+            first_caption=attended.first_caption,
             words=words.get(row.video_id, ()),
         )
     return clips, not_shown

@@ -4,14 +4,16 @@ its objective."""
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 
+from models.captioner import Captioner
 from models.captioners.recnet.captioner import RecNetOptions
 from models.captioners.recnet.reconstruction_loss import ReconstructionLoss
 from models.captioners.vre.captioner import VreCaptioner, VreOptions
+from models.captioners.vre.encoder import RefocusChoice
 from models.captioners.vre.key_frame_loss import RefocusLoss, RewardMemory, StepLoss
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
@@ -23,11 +25,15 @@ from storage.errors import UsageError
 from storage.options import Options
 from storage.records import ArtifactRef
 from tasks.framework.feature_access import FeatureAccess
+from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import open_weights
 from tasks.training.batches import CaptionData, EpochOver, ValidationSearch
 from tasks.training.distributed import train_in_processes
 from tasks.training.trainer import Training, resume, run_training, train_first
+
+LEAST_SPREAD = 0.01
+"""below this standard deviation over videos, vre's representation o is dead"""
 
 
 class SeedingOptions(FitOptions):
@@ -63,6 +69,9 @@ class SeedingOptions(FitOptions):
     """Weight of the refocus loss (beta); vre with two steps only."""
     refocus_after: int = Field(5, ge=0)
     """Epochs that train the first step alone before both are trained; vre with two steps only."""
+    refocus_choice: RefocusChoice = "argmax"
+    """How vre chooses key frames in training: the likeliest (argmax, the paper's), one drawn by alpha (sample), or the likeliest
+    against three others that are drawn, with their mean reward as baseline (candidates)."""
     patience: int = Field(10, ge=1)
     """Stop after so many epochs without a better validation CIDEr."""
     validate_every: int = Field(1, ge=1)
@@ -115,8 +124,9 @@ class SeedOptions(Options):
         return self
 
 
-# 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre; 4: epochs over captions, lambda of eq. 22 per caption
-@stage(version=4, device=True, launch=partial(train_in_processes, "seed", "seeding"))
+# 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre; 4: epochs over captions, lambda of eq. 22 per caption;
+# 5: vre's steps share masks, R_e-1 is one epoch old
+@stage(version=5, device=True, launch=partial(train_in_processes, "seed", "seeding"))
 def seed(
     context: StageContext, options: SeedOptions, features: ArtifactRef, text: ArtifactRef, weights: ArtifactRef | None = None
 ) -> StageResult:
@@ -155,6 +165,8 @@ def seed(
         patience=how.patience,
         validate_every=how.validate_every,
         first_epoch=options.first_whole_epoch,
+        metrics=lambda: _spread_of_videos(captioner),
+        curve_point=_watched,
         extra_state=lambda: {"rewards": rewards.state()},
     )
     if options.rebuilds and how.reconstruction_after:
@@ -162,7 +174,26 @@ def seed(
     trained = run_training(context, training, found)
     epochs, best = len(trained.history), trained.best
     best_epoch = len(training.earlier) + best.epoch + 1
-    return StageResult(epochs, {"epochs": epochs, "best_epoch": best_epoch, "val_cider": best.score})
+    summary: dict[str, Any] = {"epochs": epochs, "best_epoch": best_epoch, "val_cider": best.score}
+    if warned := [point for point in trained.history if "warning" in point]:
+        summary["warning"] = f"{warned[0]['warning']} (epoch {warned[0]['epoch']} was the first of {len(warned)})"
+    return StageResult(epochs, summary)
+
+
+def _spread_of_videos(captioner: Captioner) -> dict[str, float]:
+    """Of vre: how much the representation o differs between the videos of a batch."""
+    spread = captioner.spread if isinstance(captioner, VreCaptioner) and captioner.has_encoder else None
+    return {} if spread is None else {"spread": spread.item()}
+
+
+def _watched(epoch: int, means: dict[str, float]) -> dict[str, Any]:
+    """The means of an epoch, and a warning beside them, printed at once, where vre no longer tells videos apart."""
+    if means.get("spread", 1.0) >= LEAST_SPREAD:
+        return dict(means)
+    dead = f"vre's representations of all videos are nearly equal (their spread is {means['spread']:.2g}), so no frame can matter"
+    warning = f"{dead}; set captioner.batch_norm, or lower seeding.learning_rate"
+    console.print(f"  epoch {epoch}: {warning}", highlight=False, markup=False)
+    return means | {"warning": warning}
 
 
 def _after_the_captioner(context: StageContext, both: Training, alone: Objective, how: SeedingOptions) -> Training:
@@ -196,9 +227,11 @@ class RefocusPhases:
         if how.refocus and isinstance(options.captioner, VreOptions) and options.captioner.key_frames is None:
             terms["refocus"] = (how.refocus / tokens, RefocusLoss(rewards, how.scheduled_sampling))
         self.captioner, self.alone, self.both = captioner, alone, Objective(**terms)
+        self.choice = how.refocus_choice
         self.first_of_both = options.first_whole_epoch
 
     def at(self, epoch: int) -> Objective:
         """The objective of an epoch (from 0); from now on the captioner speaks after the steps that it trains."""
         self.captioner.active_steps = 2 if epoch >= self.first_of_both else 1
+        self.captioner.refocus_choice = self.choice
         return (self.both if epoch >= self.first_of_both else self.alone).at(epoch)

@@ -3,7 +3,7 @@
 Trained on the training split alone; the best epoch is the one with the highest sum of recalls on validation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -13,6 +13,7 @@ from models.training.loop import FitOptions
 from models.training.objective import Objective
 from models.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
 from storage.errors import MissingFeatures
+from storage.files.hashing import digest
 from storage.options import Options
 from storage.records import ArtifactRef
 from tasks.framework.feature_access import FeatureAccess
@@ -52,6 +53,11 @@ class EmbeddingOptions(Options):
     """the net, and the features that it reads"""
     training: EmbeddingTraining = EmbeddingTraining()
     """how it is trained"""
+    judges: Literal[1, 2] = 1
+    """2: two embeddings, each trained on one half of the training videos and rewarding captions of the other half, so that none
+    judges what it has learnt by heart"""
+    half: Literal[0, 1] | None = None
+    """the half of the training videos that this one is trained on; with two judges the pipeline sets it"""
 
 
 _BATCH = 256  # videos or captions that are embedded together
@@ -62,6 +68,8 @@ def train_embedding(context: StageContext, options: EmbeddingOptions, features: 
     device, config = context.runtime.torch_device(), options.training
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
     data = CaptionData(context, text, access)
+    if options.half is not None:
+        data.ids = [id for id in data.ids if half_of(id) == options.half]
     if len(data.ids) < 2:
         reason = "an embedding tells videos apart, and 1 training video has both captions and features"
         raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
@@ -98,6 +106,11 @@ def train_embedding(context: StageContext, options: EmbeddingOptions, features: 
         )
         console.print(f"  {summary['warning']}", highlight=False, markup=False)
     return StageResult(len(history), summary)
+
+
+def half_of(id: str) -> int:
+    """The half of the training videos, 0 or 1, that a video belongs to: the same whatever other videos there are."""
+    return int(digest(id), 16) % 2
 
 
 def has_collapsed(loss: float, margin: float) -> bool:

@@ -3,6 +3,7 @@
 A sweep is a grid given on the command line, or a file with named variants. The shipped files are the papers' ablation tables."""
 
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ class SweepFile(Options):
     set: tuple[str, ...] = ()
     """settings that make this recipe fit for the comparison, such as seeding.epochs=5; --recipe leaves them out"""
     variants: dict[str, tuple[str, ...]] = Field(min_length=1)
-    """name of a variant -> its settings; the others are compared with the first"""
+    """name of a variant -> its settings; the others are compared with the first. @a.b stands for what the recipe has there"""
     seeds: int = Field(3, ge=1)
     """how often each variant is trained"""
 
@@ -110,7 +111,10 @@ def find_sweep(
             raise UsageError(f"{name} is a sweep and has its own variants; --grid goes with a recipe: leave it out")
         read = read_sweep(path)
         common = (*(read.set if recipe is None else ()), *settings)
-        variants = tuple(Variant(key, values) for key, values in read.variants.items())
+        variants = tuple(
+            Variant(key, tuple(_filled_in(value, recipe or read.recipe) for value in values))
+            for key, values in read.variants.items()
+        )
         return Sweep(path.stem, recipe or read.recipe, variants, seeds or read.seeds, common, read.description, data, kind)
     if recipe is not None:
         raise UsageError(
@@ -121,6 +125,20 @@ def find_sweep(
         _refuse(name)
     stem = name if name in shipped_recipes() else Path(name).stem
     return Sweep(_slug(stem), name, variants_of(grid), seeds or 3, tuple(settings), "", data, kind)
+
+
+def _filled_in(setting: str, recipe: str) -> str:
+    """A setting with every @a.b, such as @captioner.temporal, replaced by what the recipe says there."""
+
+    def value(found: re.Match[str]) -> str:
+        node: Any = load_recipe(recipe).model_dump(mode="json")
+        for key in found[1].split("."):
+            if not isinstance(node, dict) or key not in node:
+                raise UsageError(f"the sweep's setting {setting!r} refers to {found[1]}, which the recipe {recipe} does not have")
+            node = node[key]
+        return json.dumps(node)
+
+    return re.sub(r"@([a-z_][a-z_.]*)", value, setting)
 
 
 def _is_sweep_file(path: Path) -> bool:

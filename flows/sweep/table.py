@@ -14,8 +14,11 @@ from typing import Any
 from flows.sweep.definition import Sweep
 from storage.files.atomic import write_json, write_text
 from storage.workspace import Workspace
+from tasks.reporting.published_scores import ABLATIONS
 
-SHOWN = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", "R@1", "UniCap", "val CIDEr")
+SHOWN = ("CIDEr", "BLEU-4", "METEOR", "ROUGE-L", "SPICE", "R@1", "R@5", "R@10", "UniCap", "AvgLen", "val CIDEr")
+PAPER = "paper "
+"""what opens the heading of a column of the paper's figures, beside ours"""
 MAIN_METRIC = "CIDEr"
 """what decides which variant is called best"""
 _IN_PERCENT = ("CIDEr", "BLEU", "METEOR", "ROUGE", "SPICE", "R@", "val CIDEr", "Copied")  # shown times 100
@@ -72,6 +75,8 @@ class VariantRow:
     better: int
     failed: int
     seconds: float
+    paper: Mapping[str, float] = field(default_factory=dict)
+    """what the paper's table says of it, on the paper's data set and scale"""
     best: bool = False
 
 
@@ -88,7 +93,8 @@ def variant_rows(sweep: Sweep, results: Sequence[SweepResult]) -> list[VariantRo
         better = sum(change.get(MAIN_METRIC, nan) > 0 for change in changes)
         failed = sum(r.variant == variant.name and r.state == "failed" for r in results)
         seconds = fmean([result.seconds for result in mine]) if mine else 0.0
-        rows.append(VariantRow(variant.name, variant.settings, metrics, _spreads(changes), better, failed, seconds))
+        paper = ABLATIONS.get(sweep.name, {}).get(variant.name, {})
+        rows.append(VariantRow(variant.name, variant.settings, metrics, _spreads(changes), better, failed, seconds, paper))
     leading = [row.metrics[MAIN_METRIC].mean for row in rows if MAIN_METRIC in row.metrics]
     return [
         VariantRow(**vars(row) | {"best": MAIN_METRIC in row.metrics and row.metrics[MAIN_METRIC].mean == max(leading)})
@@ -140,18 +146,28 @@ def _csv(results: Sequence[SweepResult]) -> str:
 
 
 def headings(rows: Sequence[VariantRow]) -> list[str]:
-    """The metrics that any variant has, of those worth a column."""
-    return [name for name in SHOWN if any(name in row.metrics for row in rows)]
+    """The metrics that any variant has, of those worth a column, each with the paper's beside it where it gives one."""
+    shown = [name for name in SHOWN if any(name in row.metrics for row in rows)]
+    return [heading for name in shown for heading in (name, *([PAPER + name] if any(name in row.paper for row in rows) else []))]
 
 
 def table_cells(row: VariantRow, names: Sequence[str]) -> list[str]:
     """A variant's line of the table: its metrics, then what AFTER names."""
     seeds = str(row.metrics[MAIN_METRIC].n if MAIN_METRIC in row.metrics else 0)
     seeds += f" ({row.failed} failed)" if row.failed else ""
-    shown = [row.metrics[name].shown(_scale(name)) if name in row.metrics else "" for name in names]
+    shown = [_paper(row, name) if name.startswith(PAPER) else _ours(row, name) for name in names]
     change = row.differences.get(MAIN_METRIC)
     difference = "" if change is None else f"{change.shown(100, '+')} ({row.better}/{change.n})"
     return [*shown, difference, seeds, _time(row.seconds)]
+
+
+def _ours(row: VariantRow, name: str) -> str:
+    return row.metrics[name].shown(_scale(name)) if name in row.metrics else ""
+
+
+def _paper(row: VariantRow, name: str) -> str:
+    value = row.paper.get(name.removeprefix(PAPER))
+    return "" if value is None else f"{value:g}"
 
 
 def _scale(name: str) -> float:

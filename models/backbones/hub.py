@@ -19,7 +19,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from models.backbones.packaged import PACKAGES, WeightsPackage
 from models.backbones.weights import WeightsUnavailable, first_line
-from models.backbones.zoo import BACKBONES, canonical, module_of
+from models.backbones.zoo import BACKBONES, WEIGHTLESS, canonical, module_of
 
 _VGGISH = "https://github.com/harritaylor/torchvggish/releases/download/v0.1/vggish-10086976.pth"
 _KINETICS = "the Google Drive folder that the README of github.com/kenshohara/3D-ResNets-PyTorch links to"
@@ -58,6 +58,8 @@ def wanted_file(net: str) -> WantedFile:
     if module == "image":
         package = PACKAGES.get(net.removeprefix("timm:"))
         return _in_package(net, package) if package and package.path else _of_timm(net)
+    if net in WEIGHTLESS:
+        return WantedFile(net, "", location="nowhere: it has no weights")
     if module == "vggish":
         return _at(net, _VGGISH)
     if module == "resnext3d":
@@ -71,7 +73,7 @@ def published_files() -> dict[str, WantedFile]:
     """File name -> whose weights it holds, for names that tell."""
     from models.backbones.motion import NAMES
 
-    nets = [*BACKBONES, *(canonical(f"tv:{name}") for name in NAMES)]
+    nets = [*(net for net in BACKBONES if net not in WEIGHTLESS), *(canonical(f"tv:{name}") for name in NAMES)]
     wanted = [each for net in dict.fromkeys(nets) if not (each := wanted_file(net)).package]
     # Files on the hub all have the same name; the same weights were published under telling names before.
     earlier = [_at(w.net, url) for w in wanted if w.repo and (url := _timm_config(w.net).url)]

@@ -17,6 +17,7 @@ from models.backbones.backbone import Preprocessing
 from models.backbones.weights import WeightsUnavailable, first_line, read_state, seeded
 
 PREFIX = "timm:"
+CELLS = 14
 
 # Sizes of ImageNet's label sets. Heads of other sizes that timm ships project into the space of captions (CLIP and its
 # kin): they say nothing about classes.
@@ -31,9 +32,12 @@ class ImageBackbone:
 
     clip: int | None = None
 
-    def __init__(self, name: str, net: nn.Module, label_sizes: set[int]):
+    def __init__(self, name: str, net: nn.Module, label_sizes: set[int], size: int | None = None):
+        """size: the whole frame is resized to a square of so many pixels, without a crop; it then has the output grid14 too"""
         config = timm.data.resolve_data_config({}, model=net)
-        self.name = name
+        if size is not None:
+            config |= {"input_size": (3, size, size), "crop_pct": 1.0, "crop_mode": "squash"}
+        self.name, self._sized = name, size is not None
         self.net: nn.Module = net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
         self.preprocessing: Preprocessing | None = fitted(config)
         self._timm: Any = self.net  # its own methods, which nn.Module does not declare
@@ -57,6 +61,8 @@ class ImageBackbone:
         grid = self._grid(features, (int(pixels.shape[2]), int(pixels.shape[3])))  # also while it is traced
         if grid is not None:
             found["grid"] = grid
+        if grid is not None and self._sized:
+            found["grid14"] = cells14(grid)
         if self._classifies:
             found["classes"] = self._timm.forward_head(features).float().softmax(-1)
         return found
@@ -84,6 +90,13 @@ class ImageBackbone:
         return {output: tuple(value.shape[1:]) for output, value in found.items()}
 
 
+def cells14(grid: Tensor) -> Tensor:
+    """A square grid (N, S, C), row by row -> (N, 196, C): averaged to 14 x 14 cells of (nearly) equal size (adaptive pooling)."""
+    side = math.isqrt(int(grid.shape[1]))
+    cells = nn.functional.adaptive_avg_pool2d(grid.unflatten(1, (side, side)).permute(0, 3, 1, 2), CELLS)
+    return cells.permute(0, 2, 3, 1).flatten(1, 2)
+
+
 def _tiles(count: int, size: tuple[int, int]) -> bool:
     """Whether so many equal square patches cover a picture of (height, width)."""
     side = math.sqrt(size[0] * size[1] / max(1, count))
@@ -103,16 +116,19 @@ def fitted(config: Mapping[str, Any]) -> Preprocessing:
 
 def load(name: str, weights: Path | None, seed: int) -> ImageBackbone:
     """A timm net, as `resnet101` or `timm:<name>`, with the weights of a file, or random ones from a seed."""
-    plain = name.removeprefix(PREFIX)
+    plain, _, pixels = name.removeprefix(PREFIX).partition("@")
+    if pixels and not (pixels.isdecimal() and 32 <= int(pixels) <= 2048):
+        raise ValueError(f"'{name}' asks for frames of '{pixels}' pixels; give a number from 32 to 2048, such as {plain}@448")
+    size = int(pixels) if pixels else None
     if weights is None:
-        return ImageBackbone(name, seeded(lambda: timm.create_model(plain), seed), _LABEL_SETS)
+        return ImageBackbone(name, seeded(lambda: timm.create_model(plain), seed), _LABEL_SETS, size)
     state = read_state(weights, name)
     native: Any = timm.get_pretrained_cfg(plain, allow_unregistered=True)
     classes = _classes_in(state, native)
     net = _with_state(name, plain, state, weights, classes)
     # A head of another size than the published one is the user's own classifier.
     labels = _LABEL_SETS | ({classes} if classes not in (0, native.num_classes) else set())
-    return ImageBackbone(name, net, labels)
+    return ImageBackbone(name, net, labels, size)
 
 
 def _classes_in(state: Mapping[str, Tensor], native: Any) -> int:

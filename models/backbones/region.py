@@ -2,7 +2,8 @@
 
 The regions are proposals, not final detections: a feature belongs to the box from which it was pooled, and the corrected
 box of a detection is another one. Proposals are ranked by the probability of their best class, overlapping ones of the
-same class are left out, and the first 16 stay, however sure the net is of them: the score tells."""
+same class are left out, and the first 16 stay (or as many as the name asks for, as in ...@800x36), however sure the net is of
+them: the score tells."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -35,19 +36,19 @@ _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 
 
 class RegionBackbone:
-    """Frames of one size -> their 16 best regions, the best first."""
+    """Frames of one size -> their `regions` best regions (O), the best first."""
 
     clip: int | None = None
-    outputs: Mapping[str, tuple[int, ...]] = {"regions": (REGIONS, SIZE), "boxes": (REGIONS, 6)}
 
-    def __init__(self, name: str, net: FasterRCNN, short: int):
-        self.name = name
+    def __init__(self, name: str, net: FasterRCNN, short: int, regions: int = REGIONS):
+        self.name, self._count = name, regions
+        self.outputs: Mapping[str, tuple[int, ...]] = {"regions": (regions, SIZE), "boxes": (regions, 6)}
         self.net: nn.Module = net.eval().requires_grad_(False)
         self.preprocessing: Preprocessing | None = Preprocessing(short=short, longest=round(short * LONGEST / SHORT))
 
     @torch.inference_mode()
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
-        """items (N, 1, H, W, 3) uint8 -> regions (N, 16, 1024) and boxes (N, 16, 6): left, top, right, bottom from 0 to 1
+        """items (N, 1, H, W, 3) uint8 -> regions (N, O, 1024) and boxes (N, O, 6): left, top, right, bottom from 0 to 1
         of the frame, score, label. Where there are fewer regions, the rows left are zero in both; no region's label is."""
         net: Any = self.net
         count, _, height, width, _ = items.shape
@@ -58,8 +59,8 @@ class RegionBackbone:
         maps = {level: values.float() for level, values in net.backbone(pixels).items()}
         with torch.autocast(items.device.type, enabled=False):  # in half precision, places would be off by some pixels
             proposals, _ = net.rpn(ImageList(pixels, [(height, width)] * count), maps)
-        regions = items.new_zeros((count, REGIONS, SIZE), dtype=torch.float32)
-        boxes = items.new_zeros((count, REGIONS, 6), dtype=torch.float32)
+        regions = items.new_zeros((count, self._count, SIZE), dtype=torch.float32)
+        boxes = items.new_zeros((count, self._count, 6), dtype=torch.float32)
         frame = boxes.new_tensor([width, height, width, height])
         for n, proposed in enumerate(proposals):
             # One frame at a time: in one heap, a frame's bits would depend on how many proposals its neighbours have.
@@ -77,22 +78,24 @@ class RegionBackbone:
         logits, _ = heads.box_predictor(features)
         scores, labels = logits.float().softmax(1)[:, 1:].max(1)
         rank = _ranked(scores, proposals)
-        best = rank[_distinct(proposals[rank], scores[rank], labels[rank] + 1)[:REGIONS]]
+        best = rank[_distinct(proposals[rank], scores[rank], labels[rank] + 1)[: self._count]]
         return (x[best] for x in (features, proposals, scores, labels + 1))
 
 
 def load(name: str, weights: Path | None, seed: int) -> Backbone:
     """The detector with the weights of a file in torchvision's layout, of any number of classes, or random ones of the
-    seed. A name such as fasterrcnn_resnet50_fpn_v2@320 asks for smaller frames, with short sides of 320 pixels."""
-    named = re.fullmatch(rf"{NAME}(?:@([1-9]\d{{1,3}}))?", name)
+    seed. A name such as fasterrcnn_resnet50_fpn_v2@320 asks for smaller frames, with short sides of 320 pixels, and
+    ...@320x36 for 36 regions of each."""
+    named = re.fullmatch(rf"{NAME}(?:@([1-9]\d{{1,3}})(?:x([1-9]\d?\d?))?)?", name)
     if named is None:
-        raise ValueError(f"no region backbone '{name}'; give {NAME}, or {NAME}@320 for frames of another short side")
+        raise ValueError(f"no region backbone '{name}'; give {NAME}, or {NAME}@800x36 for frames of 800 and 36 regions")
+
     state = None if weights is None else read_state(weights, name)
     classifier = (state or {}).get(_CLASSIFIER)
     net = seeded(lambda: _net(CLASSES if classifier is None else len(classifier)), seed)
     if state is not None and weights is not None:
         fill(net, state, name, weights)
-    return RegionBackbone(name, net, int(named[1] or SHORT))
+    return RegionBackbone(name, net, int(named[1] or SHORT), int(named[2] or REGIONS))
 
 
 def _net(classes: int) -> FasterRCNN:

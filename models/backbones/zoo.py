@@ -24,13 +24,18 @@ BACKBONES = {
     "fasterrcnn_resnet50_fpn_v2": "region",
     # sound
     "vggish": "vggish",
+    "log_mel": "log_mel",
 }
 """name -> the module beside this one whose load(name, weights, seed) gives the backbone"""
+LISTENING = ("vggish", "log_mel")
+"""nets that hear sound and see no frames"""
+WEIGHTLESS = ("log_mel",)
+"""nets that have nothing to learn and want no file"""
 
 PREFIXES = {"timm:": "image", "tv:": "motion"}
 """what opens any other net of timm or any other video net of torchvision -> its module"""
-SIZED = "region"
-"""the module whose nets can be asked for at another size of frame, as in fasterrcnn_resnet50_fpn_v2@320"""
+SIZED = ("region", "image")
+"""modules whose nets can be asked for at another size of frame, as in fasterrcnn_resnet50_fpn_v2@320 or resnet101@448"""
 
 
 class UnknownBackbone(ValueError):
@@ -44,7 +49,7 @@ class UnknownOutput(ValueError):
 def canonical(name: str) -> str:
     """The one name of a net that has two, such as resnet101 for timm:resnet101."""
     for prefix, module in PREFIXES.items():
-        if BACKBONES.get(name.removeprefix(prefix)) == module:
+        if BACKBONES.get(name.removeprefix(prefix).partition("@")[0]) == module:
             return name.removeprefix(prefix)
     return name
 
@@ -53,10 +58,11 @@ def module_of(name: str) -> str:
     """Which module loads a backbone; an unknown name is refused with the known ones."""
     name = canonical(name)
     whole, at, _ = name.partition("@")
-    if name in BACKBONES or (at and BACKBONES.get(whole) == SIZED):
+    if name in BACKBONES or (at and BACKBONES.get(whole) in SIZED):
         return BACKBONES[whole]
     for prefix, module in PREFIXES.items():
-        if name.startswith(prefix) and name.removeprefix(prefix) in _names_behind(prefix):
+        plain = whole if module in SIZED else name
+        if name.startswith(prefix) and plain.removeprefix(prefix) in _names_behind(prefix):
             return module
     raise UnknownBackbone(_unknown(name))
 

@@ -46,10 +46,13 @@ ALWAYS_TRUE = ScheduledSampling()
 
 
 @torch.no_grad()
-def mix_tokens(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, own: Own) -> Tensor:
-    """tokens (N, L), memory of N -> (N, L): each token after the first stays with probability `truth`, on its own; else it
-    is the decoder's prediction given the tokens before it, themselves mixed. PAD and the last token, no inputs, stay."""
-    stays = (torch.rand(tokens.shape, device=tokens.device) < truth) | (tokens == PAD)
+def mix_tokens(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, own: Own, stays: Tensor | None = None) -> Tensor:
+    """tokens (N, L), memory of N -> (N, L): each token after the first stays with probability `truth`, on its own, or where
+    `stays` (N, L) is True; else it is the decoder's prediction given the tokens before it, themselves mixed. PAD and the last
+    token, no inputs, stay."""
+    if stays is None:
+        stays = torch.rand(tokens.shape, device=tokens.device) < truth
+    stays = stays | (tokens == PAD)
     mixed = tokens.clone()
     state = decoder.start(memory)
     for t in range(1, tokens.shape[1] - 1):

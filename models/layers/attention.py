@@ -19,9 +19,14 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 class AttentionSoftmax(nn.Module):
-    """`masked_softmax` of an attention module; it can drop a share of the weights, from 0 to 1 (G2L, Fig. 6)."""
+    """`masked_softmax` of an attention module, named after what it attends to; it can drop a share of the weights, from 0 to 1
+    (G2L, Fig. 6)."""
 
     drop_share = 0.0
+
+    def __init__(self, over: str = "rows"):
+        super().__init__()
+        self.over = over
 
     def forward(self, scores: Tensor, mask: Tensor) -> Tensor:
         weights = masked_softmax(scores, mask)
@@ -29,9 +34,9 @@ class AttentionSoftmax(nn.Module):
 
 
 @contextmanager
-def dropping_smallest_weights(model: nn.Module, share: float) -> Iterator[None]:
-    """Inside, every attention of `model` drops that share of its weights, the smallest first."""
-    softmaxes = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
+def dropping_smallest_weights(model: nn.Module, share: float, over: str | None = None) -> Iterator[None]:
+    """Inside, every attention of `model`, or the one over `over` alone, drops that share of its weights, the smallest first."""
+    softmaxes = [x for x in model.modules() if isinstance(x, AttentionSoftmax) and over in (None, x.over)]
     for softmax in softmaxes:
         softmax.drop_share = share
     try:
@@ -39,6 +44,11 @@ def dropping_smallest_weights(model: nn.Module, share: float) -> Iterator[None]:
     finally:
         for softmax in softmaxes:
             softmax.drop_share = 0.0
+
+
+def attention_modules(model: nn.Module) -> list[str]:
+    """What the attentions of a model attend to, by name."""
+    return list(dict.fromkeys(module.over for module in model.modules() if isinstance(module, AttentionSoftmax)))
 
 
 def drop_smallest(weights: Tensor, mask: Tensor, share: float) -> Tensor:

@@ -3,7 +3,7 @@
 Videos are drawn with replacement; document frequencies stay those of the whole set. Corpus BLEU and METEOR, no means, come
 from the drawn videos' counts. UniCap and words in use have no interval: a drawn set repeats videos, so it always has fewer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,10 +44,39 @@ def compare(ours: CorpusScores, others: CorpusScores, draws: int = DRAWS, seed: 
     found = {}
     for name, values in _drawn(ours, draws, seed).items():
         if name in theirs:
-            value, change = value_ours[name] - value_theirs[name], values - theirs[name]
-            against = int((change <= 0).sum() if value > 0 else (change >= 0).sum())
-            found[name] = Difference(value, *_middle(change), (against + 1) / (draws + 1))
+            found[name] = _difference(value_ours[name] - value_theirs[name], values - theirs[name], draws)
     return found
+
+
+def recall_intervals(
+    ranks: Mapping[str, int], cutoffs: Sequence[int], draws: int = DRAWS, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """video -> the rank of its own video for its caption -> R@K -> (low, high), 95 % of drawn sets."""
+    return {name: _middle(values) for name, values in _drawn_recalls(ranks, cutoffs, draws, seed).items()}
+
+
+def compare_recalls(
+    ours: Mapping[str, int], others: Mapping[str, int], cutoffs: Sequence[int], draws: int = DRAWS, seed: int = 0
+) -> dict[str, Difference]:
+    """R@K -> how much more `ours` has than `others`, paired by video; both must have ranked the same videos."""
+    if ours.keys() != others.keys():
+        raise ValueError("two retrievals can only be compared on the same videos")
+    theirs, found = _drawn_recalls(others, cutoffs, draws, seed), {}
+    for k, (name, values) in zip(cutoffs, _drawn_recalls(ours, cutoffs, draws, seed).items(), strict=True):
+        value = float(np.mean([ours[id] <= k for id in ours]) - np.mean([others[id] <= k for id in others]))
+        found[name] = _difference(value, values - theirs[name], draws)
+    return found
+
+
+def _drawn_recalls(ranks: Mapping[str, int], cutoffs: Sequence[int], draws: int, seed: int) -> dict[str, NDArray[np.float64]]:
+    hits = np.array([[ranks[id] <= k for k in cutoffs] for id in sorted(ranks)], np.float64)
+    drawn = np.concatenate([weights @ hits / len(hits) for weights in _draws(len(hits), draws, seed)])
+    return {f"R@{k}": drawn[:, n] for n, k in enumerate(cutoffs)}
+
+
+def _difference(value: float, change: NDArray[np.float64], draws: int) -> Difference:
+    against = int((change <= 0).sum() if value > 0 else (change >= 0).sum())
+    return Difference(value, *_middle(change), (against + 1) / (draws + 1))
 
 
 def _drawn(scores: CorpusScores, draws: int, seed: int) -> dict[str, NDArray[np.float64]]:

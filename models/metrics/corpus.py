@@ -81,6 +81,8 @@ class ScoredCaptions:
 
     scores: CorpusScores
     not_computed: dict[str, str]
+    spice_parts: dict[str, float] = field(default_factory=dict)
+    """SPICE of objects, relations, attributes ... alone, where SPICE is computed"""
 
     def metrics(self) -> dict[str, float | None]:
         """Every score by name, None for those that are not computed."""
@@ -107,14 +109,20 @@ class CaptionScorer:
     def __exit__(self, *error: object) -> None:
         self._opened.close()
 
+    def meteor_scores(self, captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> MeteorScores:
+        """METEOR alone, here and now; it must have been asked for."""
+        return self._meteor.score(captions, references)
+
     def score(self, captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Callable[[], ScoredCaptions]:
         """Captions (video id -> words) -> a function that waits for METEOR and returns all scores. The others are computed
         here; call the function before this is closed."""
         meteor = self._thread.submit(self._meteor.score, captions, references) if self._wants_meteor else None
-        scores, not_computed = score_corpus(captions, references), {}
+        scores, not_computed, parts = score_corpus(captions, references), {}, {}
         if self._spice_jars:
             try:
-                scores = scores.with_score("SPICE", *spice(captions, references, self._spice_jars))
+                found = spice(captions, references, self._spice_jars)
+                scores = scores.with_score("SPICE", found.corpus, found.per_video)
+                parts = found.parts
             except JavaFailed as error:
                 not_computed["SPICE"] = str(error)
         else:
@@ -122,11 +130,11 @@ class CaptionScorer:
 
         def finished() -> ScoredCaptions:
             if meteor is None:
-                return ScoredCaptions(scores, {"METEOR": "not asked for"} | not_computed)
+                return ScoredCaptions(scores, {"METEOR": "not asked for"} | not_computed, parts)
             try:
-                return ScoredCaptions(scores.with_meteor(meteor.result()), not_computed)
+                return ScoredCaptions(scores.with_meteor(meteor.result()), not_computed, parts)
             except JavaFailed as error:  # every other metric does without Java
-                return ScoredCaptions(scores, {"METEOR": str(error)} | not_computed)
+                return ScoredCaptions(scores, {"METEOR": str(error)} | not_computed, parts)
 
         return finished
 

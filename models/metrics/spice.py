@@ -5,11 +5,13 @@ CoreNLP and its models (half a gigabyte) are not part of any package, so SPICE s
 later Java needs the jars of Nashorn (nashorn-core and the asm ones it asks for) in the same folder."""
 
 import json
+import math
 import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,23 @@ _OPENED = ("java.lang", "java.util", "java.math", "java.net", "java.text")
 _COMPLAINT = re.compile(r"(?m)^(?:Caused by: |Exception in thread \S+ )?((?:[a-z]\w*\.)+\w*(?:Exception|Error)\b.*)")
 
 
+SUB_SCORES = ("Object", "Relation", "Attribute", "Color", "Size", "Cardinality")
+
+
+@dataclass(frozen=True)
+class SpiceScores:
+    """SPICE of the corpus (a mean) and of each video, 0 to 1; and its parts by name (G2L, Fig. 7), each the mean over the videos
+    in which the part occurs at all."""
+
+    corpus: float
+    per_video: dict[str, float]
+    parts: dict[str, float]
+
+
 def spice(
     hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]], jars: Path, time_limit: float = 7200.0
-) -> tuple[float, dict[str, float]]:
-    """video id -> caption, video id -> references -> SPICE of the corpus (a mean) and of each video, 0 to 1.
+) -> SpiceScores:
+    """video id -> caption, video id -> references -> scores.
 
     jars: the folder with CORENLP_JARS; every other jar in it is put on the class path too. time_limit in seconds."""
     if not hypotheses:
@@ -37,7 +52,9 @@ def spice(
         asked.write_text(json.dumps(items), encoding="ascii")  # only escapes survive any locale
         _run(_command(jars, asked, answered), Path(folder), time_limit)
         each = _read(answered, ids)
-    return sum(each.values()) / len(each), each
+    whole = {id: scores["All"] for id, scores in each.items()}
+    found = {name: [scores[name] for scores in each.values() if math.isfinite(scores.get(name, math.nan))] for name in SUB_SCORES}
+    return SpiceScores(sum(whole.values()) / len(whole), whole, {name: sum(x) / len(x) for name, x in found.items() if x})
 
 
 def _command(jars: Path, asked: Path, answered: Path) -> list[str]:
@@ -55,7 +72,7 @@ def _command(jars: Path, asked: Path, answered: Path) -> list[str]:
     more = [*given, *sorted((jar.parent / "lib").glob("*.jar"))]
     if any(os.pathsep in str(path) for path in (jar, *more)):
         raise JavaFailed(f"Java takes no jars from folders with '{os.pathsep}' in their name, as in {jars}; move them")
-    arguments = (str(asked), "-out", str(answered), "-silent")
+    arguments = (str(asked), "-out", str(answered), "-subset", "-silent")
     command = java_command(jar, *arguments, memory="8G", main_class="edu.anu.spice.SpiceScorer", more_jars=more)
     if java_version() >= _FIRST_CLOSED:
         command[1:1] = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
@@ -78,10 +95,17 @@ def _run(command: Sequence[str], folder: Path, time_limit: float) -> None:
         raise JavaFailed(f"SPICE's Java program ended with code {done.returncode}: {why}")
 
 
-def _read(path: Path, ids: Sequence[str]) -> dict[str, float]:
+def _read(path: Path, ids: Sequence[str]) -> dict[str, dict[str, float]]:
+    """video id -> "All" and the parts -> F-score; a part that neither caption nor references have is NaN."""
     try:
         rows = json.loads(path.read_bytes())
-        each = {row["image_id"]: float(row["scores"]["All"]["f"]) for row in rows}
+        each = {row["image_id"]: {name: _number(part["f"]) for name, part in row["scores"].items()} for row in rows}
+        if any(not math.isfinite(each[id]["All"]) for id in ids):
+            raise ValueError("a caption has no score")
         return {id: each[id] for id in ids}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise JavaFailed(f"SPICE's answer cannot be understood ({error!r}); please report the captions") from error
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

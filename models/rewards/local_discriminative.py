@@ -20,6 +20,7 @@ from models.metrics.ngrams import ORDER_EDGES, NgramIndex, tfidf_norms
 from models.metrics.sentences import MAX_WORDS, Sentences
 from models.options import Options
 from models.rewards.consensus import as_sentences
+from models.types import EOS, PAD
 
 _WORD, _MASK, _ONE = np.uint64(16), np.uint64(0xFFFF), np.uint64(1)
 
@@ -32,6 +33,9 @@ class LocalOptions(Options):
     """lambda: the tf-idf (natural logarithm) from which an n-gram of the sample is selected."""
     word_threshold: float = 1.0
     """eta: words whose own tf-idf is not above this keep the sentence's reward."""
+    end: Literal["bare", "mean"] = "bare"
+    """What the end of a caption earns beside the sentence's reward: nothing, as printed, or the mean of what its words earn, so
+    that going on is not always worth more than ending."""
     paper_literal: bool = False
     """The equations as printed: term frequencies divided by the number of n-grams, n-grams strictly above the threshold,
     the sum over references, no length penalty, no factor of 10."""
@@ -63,7 +67,8 @@ class LocalDiscriminative:
         captions, videos = as_sentences(samples, self.eos), video_of.cpu().numpy()
         rewards = np.repeat(cider_d(self.index, captions, videos)[:, None], samples.shape[1], axis=1)
         if isinstance(self.options, LocalOptions):
-            rewards += phrase_bonus(self.index, captions, videos, self.options, samples.shape[1])
+            bonus = phrase_bonus(self.index, captions, videos, self.options, samples.shape[1])
+            rewards += bonus if self.options.end == "bare" else with_mean_at_end(bonus, samples.cpu().numpy())
         elif isinstance(self.options, DifferenceOptions):
             rewards += prefix_differences(self.index, captions, videos, samples.shape[1])
         return torch.from_numpy(rewards).to(samples.device, torch.float32)
@@ -83,6 +88,14 @@ def phrase_bonus(
         index.references.videos, index.references.sentences.lengths, index.postings.starts, index.postings.reference,
         index.postings.tf, index.norms, options.phrase_threshold, options.word_threshold, options.paper_literal, width,
     )  # fmt: skip
+
+
+def with_mean_at_end(bonus: NDArray[np.float64], samples: NDArray[np.int64]) -> NDArray[np.float64]:
+    """bonus and samples (N, T) -> the same, but from a caption's EOS on it is the mean over the caption's words."""
+    words = (samples != EOS) & (samples != PAD)
+    words &= np.cumsum(samples == EOS, axis=1) == 0
+    mean = (bonus * words).sum(1) / np.maximum(1, words.sum(1))
+    return np.where(words, bonus, mean[:, None])
 
 
 def prefix_differences(index: NgramIndex, captions: Sentences, video_of: NDArray[np.int64], width: int) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from storage.datasets import activitynet, coco, flickr, msrvtt, vatex
 from storage.datasets.activitynet import ActivityNetOptions, read_activitynet
 from storage.datasets.annotations import TABLE_SUFFIXES, find_annotation, searched_places
 from storage.datasets.coco import CocoOptions, read_coco
-from storage.datasets.dataset import Dataset
+from storage.datasets.dataset import Dataset, TrainShareOptions, with_train_share
 from storage.datasets.demo import DemoOptions, read_demo
 from storage.datasets.flickr import Flickr8kOptions, Flickr30kOptions, read_flickr8k, read_flickr30k
 from storage.datasets.folder import FolderOptions, read_folder
@@ -45,7 +45,9 @@ def read_dataset(options: DatasetOptions | UserFilesOptions, root: Path) -> Data
     try:
         if isinstance(options, UserFilesOptions):  # no recipe can name it
             return read_user_files(options, root)
-        return READERS[options.kind](options, root)
+        dataset = READERS[options.kind](options, root)
+        share = options.train_share if isinstance(options, TrainShareOptions) else 1.0
+        return dataset if share == 1 else with_train_share(dataset, share)
     finally:
         if was_on:
             gc.enable()

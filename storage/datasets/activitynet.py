@@ -4,19 +4,19 @@ The captions of the official test split are not public. The two validation files
 segments, so val_1 is the val split and val_2 the test split unless the options say otherwise. The segments are called
 `<video>_000`, `<video>_001`, ..., those of val_2 `<video>_b000`, ...; all the segments of a video share its file."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 from storage.datasets.annotations import find_annotation, no_annotations, read_json, repair_segment
-from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
-from storage.options import Options
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName, TrainShareOptions
 from storage.records import Split, VideoRecord
 
 FILES = ("train.json", "val_1.json", "val_2.json")
 EXPECTED = 'an object of videos, each as {"duration": s, "timestamps": [[start, end], ...], "sentences": [...]}'
 
 
-class ActivityNetOptions(Options):
+class ActivityNetOptions(TrainShareOptions):
     """ActivityNet Captions (about 20,000 long videos, described segment by segment)."""
 
     kind: Literal["activitynet"] = "activitynet"
@@ -45,6 +45,11 @@ def read_activitynet(options: ActivityNetOptions, root: Path) -> Dataset:
         for video, entry in read_json(builder.opened(paths[name]), EXPECTED).items():
             _add_segments(builder, video, entry, split, mark, f"{name}:{video}"[:200])
     return builder.finish()
+
+
+def video_of(segment_id: str) -> str:
+    """The video that a segment belongs to, in both validation files: v_x of v_x_003 and of v_x_b003."""
+    return re.sub(r"_b?\d{3,}$", "", segment_id)
 
 
 def _add_segments(builder: DatasetBuilder, video: str, entry: Any, split: Split, mark: str, where: str) -> None:

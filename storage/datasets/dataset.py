@@ -14,11 +14,13 @@ folder, no annotation file, a malformed one, or not one usable caption. The kind
     broken_link, unreadable_folder, missing_annotation, split_counts, split_conflict, split_derived, no_split, not_mapped
                      only reported; the reason says what was done"""
 
+from __future__ import annotations
+
 import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +28,8 @@ from pydantic import Field
 
 from storage.datasets.annotations import SURROGATE, clean_caption
 from storage.errors import BadInput, UnsafeId
+from storage.files.hashing import digest
+from storage.options import Options
 from storage.records import SPLITS, Caption, Problem, Split, VideoRecord, check_video_id
 
 DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -35,6 +39,23 @@ IMAGE_SUFFIXES = frozenset({"jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", 
 _VIDEO_SUFFIXES = "mp4 m4v mov avi mkv webm mpg mpeg mpe ts m2ts mts wmv flv f4v ogv ogm 3gp 3g2 asf vob divx mxf gif"
 MEDIA_SUFFIXES = IMAGE_SUFFIXES.union(_VIDEO_SUFFIXES.split())
 NOT_A_FILE = "it is a pipe, a socket or a device; copy the video to a plain file"
+
+
+class TrainShareOptions(Options):
+    """What the options of published data sets have in common."""
+
+    train_share: float = Field(1.0, gt=0, le=1)
+    """Part of the training split that is used, chosen by a hash of the ids (RecNet, Table 4: 0.5)."""
+
+
+def with_train_share(dataset: Dataset, share: float) -> Dataset:
+    """The data set with a part of its training videos; a smaller part lies within a larger one."""
+    train = sorted((video.id for video in dataset.videos if video.split == "train"), key=digest)
+    dropped = set(train[max(1, round(share * len(train))) :])
+    if not dropped:
+        return dataset
+    videos = tuple(video for video in dataset.videos if video.id not in dropped)
+    return replace(dataset, videos=videos, captions=tuple(c for c in dataset.captions if c.video_id not in dropped))
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,7 @@ def draw_world(root: Path, options: DemoOptions, workers: int = 2, progress: Pro
 
     An interrupted world goes on where it stopped and ends up with the same bytes. A second process that draws the same
     world waits for the first and then finds nothing to do."""
-    drawn = options.model_dump(mode="json", exclude={"kind", "name", "path"})  # what decides the bytes of a world
-    world = {"format": FORMAT, "options": drawn, "count": options.train + options.val + options.test}
+    world = {"format": FORMAT, "options": options.drawn(), "count": options.train + options.val + options.test}
     finished, unfinished = root / "world.json", root / "world.unfinished.json"
     if _is_marked(finished, world):
         return False
@@ -100,7 +99,8 @@ def _claim(root: Path, unfinished: Path, world: dict[str, Any]) -> None:
 def _truth_row(clip: DemoClip) -> dict[str, Any]:
     """The scene's properties, the event's frames [start, end), the near duplicate, and the kind of each caption in order."""
     row = {"video": clip.id, "split": clip.split, "twin": clip.near_duplicate, "differs": clip.differs}
-    return row | {"captions": [caption.kind for caption in clip.captions]} | asdict(clip.scene)
+    row |= {"captions": [caption.kind for caption in clip.captions]} | asdict(clip.scene)
+    return row if clip.scene.competing else {name: value for name, value in row.items() if name != "competing"}
 
 
 def _draw_clips(videos: Path, plan: list[DemoClip], options: DemoOptions, workers: int, progress: Progress) -> None:

@@ -4,12 +4,13 @@ A signed distance says how far a point is from an edge (negative inside), so one
 any size and angle for all frames at once. Lengths are fractions of the frame's width."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.datasets.demo_scene import Scene
+from storage.datasets.demo_scene import Bystander, Scene
 
 SOUND_RATE = 16_000
 
@@ -26,8 +27,12 @@ _TURN = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 def draw_frames(scene: Scene, size: int, fps: int) -> NDArray[np.uint8]:
     """The whole clip, uneventful frames included: (frames, size, size, 3) RGB."""
     rng = np.random.Generator(np.random.PCG64(scene.grain))
-    before = _dull(rng, scene.before, scene.start, size)
-    after = _dull(rng, scene.after, scene.frames - scene.end, size)
+    if scene.competing:
+        before, after = (_standing(scene, other, size) for other in scene.competing)
+        before, after = np.repeat(before, scene.start, axis=0), np.repeat(after, scene.frames - scene.end, axis=0)
+    else:
+        before = _dull(rng, scene.before, scene.start, size)
+        after = _dull(rng, scene.after, scene.frames - scene.end, size)
     clip = np.concatenate([before, _event(scene, size, fps), after])
     return np.rint(np.clip(clip, 0, 1) * 255).astype(np.uint8)
 
@@ -76,12 +81,21 @@ def _event(scene: Scene, size: int, fps: int) -> Floats:
     return frames
 
 
+def _standing(scene: Scene, other: Bystander, size: int) -> Floats:
+    """One frame of the scene with a bystander in place of its subject: (1, size, size, 3) from 0 to 1. Background and detail are
+    the event's, so that nothing but the missing motion tells it from one."""
+    subject = replace(scene, colour=other.colour, shape=other.shape, size=other.size, at=other.at, tilt=other.tilt)
+    return _event(replace(subject, action="stands", start=0, end=1), size, fps=1)
+
+
 def _action(scene: Scene, length: int, fps: int) -> tuple[Floats, Floats, Floats, Floats]:
     """The subject in each of `length` frames: position (T, 2), angle (T,) in degrees, scale (T,), visibility (T,)."""
     done: Floats = np.linspace(0, 1, length, dtype=np.float32)
     seconds: Floats = np.arange(length, dtype=np.float32) / fps
     position = np.tile(_vector(scene.at), (length, 1))
     angle, scale, visibility = np.zeros_like(done), np.ones_like(done), np.ones_like(done)
+    if scene.action == "stands":
+        return position, angle, scale, visibility
     if scene.action in _TURN:
         travel = 0.55 + 0.13 * scene.pace
         position += (done - 0.5)[:, None] * _vector(_TURN[scene.action]) * travel

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from storage.datasets.dataset import DatasetName
-from storage.options import Options
+from storage.datasets.dataset import DatasetName, TrainShareOptions
 from storage.records import SPLITS, Split
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")
@@ -32,6 +31,17 @@ DETAIL_SHARE = 0.3
 
 Triple = tuple[str, str, str]
 CaptionKind = Literal["good", "lazy", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bystander:
+    """Another subject outside the event: it only stands there, and no caption speaks of it."""
+
+    colour: str
+    shape: str
+    size: str
+    at: tuple[float, float]
+    tilt: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ class Scene:
     end: int
     grain: int
     """Seed of everything grainy: the dull stretches and the noise."""
+    competing: tuple[Bystander, ...] = ()
+    """Who stands before and after the event, in place of the dull stretches; nobody by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,7 @@ class DemoClip:
     differs: str | None = None
 
 
-class DemoOptions(Options):
+class DemoOptions(TrainShareOptions):
     """What the demo world looks like."""
 
     kind: Literal["demo"] = "demo"
@@ -111,6 +123,8 @@ class DemoOptions(Options):
     """Length of a clip."""
     event: tuple[float, float] = (0.5, 0.73)
     """The least and the largest part of a clip that its event takes. Below a half, events can miss the middle of their clips."""
+    competing: bool = False
+    """Whether other subjects stand before and after the event; captions speak of the one that moves, in the event."""
     captions: int = Field(default=10, ge=1, le=100)
     """Captions of each clip."""
     detail_share: float = Field(default=DETAIL_SHARE, ge=0, le=0.7)
@@ -135,6 +149,11 @@ class DemoOptions(Options):
         """Frames of each clip."""
         return round(self.seconds * self.fps)
 
+    def drawn(self) -> dict[str, Any]:
+        """What decides the bytes of a world; `competing` only where it is set, so that older worlds stay what they are."""
+        unsaid = {"kind", "name", "path", "train_share"} | (set() if self.competing else {"competing"})
+        return self.model_dump(mode="json", exclude=unsaid)
+
     def plan(self) -> list[DemoClip]:
         """All clips in their order. A clip does not change when only the counts grow, and its pixels do not change with
         `detail_share`."""
@@ -145,6 +164,8 @@ class DemoOptions(Options):
             while done < count:
                 rng = random.Random(f"{seed}/{split}/{scenes}")
                 scene = _draw_scene(rng, triples[scenes % len(triples)], self.frames, self.event)
+                if self.competing:
+                    scene = _with_bystanders(random.Random(f"{seed}/{split}/{scenes}/competing"), scene)
                 pair, differs = [scene], None
                 if scenes % NEAR_DUPLICATE_EVERY == 0 and count - done >= 2:
                     differs = ("detail", "sound", "size")[scenes // NEAR_DUPLICATE_EVERY % 3]
@@ -197,6 +218,18 @@ def _draw_scene(rng: random.Random, triple: Triple, frames: int, event: tuple[fl
     pitch, before, after = rng.random(), rng.choice(DULL), rng.choice(DULL)
     place = (corner, at, pace, clockwise, tilt, shade, pitch, before, after, frames, start, start + length)
     return Scene(colour, shape, size, action, detail, sound, *place, grain=rng.getrandbits(32))
+
+
+def _with_bystanders(rng: random.Random, scene: Scene) -> Scene:
+    """The scene with one bystander before the event and one after it, both unlike its subject in colour and shape."""
+    colours = rng.sample([colour for colour in COLOURS if colour != scene.colour], 2)
+    shapes = rng.sample([shape for shape in SHAPES if shape != scene.shape], 2)
+    at = [(rng.uniform(0.32, 0.68), rng.uniform(0.36, 0.64)) for _ in colours]
+    drawn = [
+        Bystander(colour, shape, rng.choice(SIZES), place, rng.uniform(-6, 6))
+        for colour, shape, place in zip(colours, shapes, at, strict=True)
+    ]
+    return replace(scene, competing=tuple(drawn))
 
 
 def _other(rng: random.Random, scene: Scene, differs: str) -> Scene:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from storage.datasets.annotations import find_annotation, list_in, no_annotations, parse_split, read_json
-from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
-from storage.options import Options
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName, TrainShareOptions
 from storage.records import Split, VideoRecord
 
 _PARTS = ("", "train_val_", "train_", "val_", "test_")
@@ -16,7 +15,7 @@ SIZES: dict[Split, int] = {"train": 6513, "val": 497, "test": 2990}
 EXPECTED = "an object with the lists 'videos' (video_id, split) and 'sentences' (video_id, caption, sen_id)"
 
 
-class MsrvttOptions(Options):
+class MsrvttOptions(TrainShareOptions):
     """MSR-VTT (10,000 clips, 20 captions each)."""
 
     kind: Literal["msrvtt"] = "msrvtt"

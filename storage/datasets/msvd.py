@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from storage.datasets.annotations import FOLDERS, find_annotation, no_annotations, read_header, read_lines, read_rows
-from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName
+from storage.datasets.dataset import Dataset, DatasetBuilder, DatasetName, TrainShareOptions
 from storage.datasets.folder import derive_splits
 from storage.errors import BadInput
-from storage.options import Options
 from storage.records import SPLITS, Split, VideoRecord
 
 SENTENCES: dict[Split, str] = {split: f"sents_{split}_lc_nopunc.txt" for split in SPLITS}
@@ -22,7 +21,7 @@ SIZES: dict[Split, int] = {"train": 1200, "val": 100, "test": 670}
 _NUMBERED = [split for split, size in SIZES.items() for _ in range(size)]  # of vid1, vid2, ...
 
 
-class MsvdOptions(Options):
+class MsvdOptions(TrainShareOptions):
     """MSVD (1,970 clips from YouTube, about 41 English captions each)."""
 
     kind: Literal["msvd"] = "msvd"

@@ -17,7 +17,11 @@ from torch import Tensor
 
 from models.captioner import Captioner
 from models.types import EOS, Memory, State
+from models.vse import VisualSemantic, scores
 from storage.text.vocabulary import Vocabulary
+from tasks.framework.feature_access import FeatureAccess
+from tasks.train_embedding import embed_videos
+from tasks.training.batches import pad
 
 RANKS = (1, 5, 10)
 TIE = 1e-4  # a difference of log-probabilities that rounding alone can make
@@ -59,6 +63,19 @@ def self_retrieval(
     log_p = log_probabilities(captioner, read, queries, ids, len(vocabulary), device, progress)
     row = {text: n for n, text in enumerate(distinct)}
     return own_video_ranks(log_p, [row[captions[id]] for id in ids], ids)
+
+
+@torch.no_grad()
+def embedding_ranks(
+    net: VisualSemantic, access: FeatureAccess, vocabulary: Vocabulary, captions: Mapping[str, str], device: str
+) -> dict[str, int]:
+    """The same by an embedding's cosines, which know nothing of the captioner; ties rank before one's own."""
+    ids = sorted(captions)
+    token_ids = [vocabulary.encode(words := captions[id].split(), len(words))[1:] for id in ids]  # without BOS
+    starts = range(0, len(ids), _BLOCK)
+    sentences = torch.cat([net.sentences(pad(token_ids[start : start + _BLOCK]).to(device)) for start in starts])
+    cosines = scores(sentences, embed_videos(net, access, ids, device))
+    return own_video_ranks(cosines.cpu().numpy(), range(len(ids)), ids)
 
 
 def recall_at(ranks: Mapping[str, int]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.backbones.zoo import canonical
+from models.backbones.zoo import LISTENING, WEIGHTLESS, canonical
 from storage.errors import BadInput
 from storage.features.store import FeatureStore
 from storage.files.hashing import digest, digest_file
@@ -63,10 +63,10 @@ class BackboneFeature(Options):
 
     kind: Literal["backbone"] = "backbone"
     net: str
-    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, fasterrcnn_resnet50_fpn_v2, vggish, or
-    timm:<name> or tv:<name>; 'longtake weights list' shows them"""
+    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, fasterrcnn_resnet50_fpn_v2, vggish, log_mel,
+    or timm:<name> or tv:<name>; resnet101@448 sees the whole frame at 448 x 448; 'longtake weights list' shows them"""
     output: str = ""
-    """pooled, grid or classes; regions or boxes; embedding: what the net has. Left out: the first of these it has"""
+    """pooled, grid, grid14 (of a sized net) or classes; regions or boxes; embedding. Left out: the first that the net has"""
     over_time: Literal["keep", "mean"] = "keep"
     """mean: one row for the whole video; a grid's cells then become its steps"""
     weights: str = "pretrained"
@@ -85,8 +85,13 @@ class BackboneFeature(Options):
         return self.output or first
 
     @property
+    def is_pretrained(self) -> bool:
+        """Whether it wants a published file of weights."""
+        return self.weights == "pretrained" and self.net not in WEIGHTLESS
+
+    @property
     def reads_audio(self) -> bool:
-        return self.net == "vggish"
+        return self.net in LISTENING
 
 
 class ImportedFeature(Options):
@@ -170,7 +175,9 @@ def _tagger_source(dataset: str, name: str, feature: TaggerFeature, sampling: An
 
 def _backbone_source(dataset: str, name: str, feature: BackboneFeature, sampling: Any) -> FeatureSource:
     missing = False
-    if feature.weights == "random":
+    if feature.net in WEIGHTLESS:
+        weights, kind = "none", "no"
+    elif feature.weights == "random":
         weights, kind = f"random, seed {feature.seed}", "random"
     elif feature.weights == "pretrained":
         known = WeightsFolder().find(canonical(feature.net))

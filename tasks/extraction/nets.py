@@ -18,7 +18,7 @@ from models.backbones.batches import ItemBatch
 from models.backbones.folding import fold_batch_norms
 from models.backbones.openvino_model import Arithmetic, ModelBatch, knows_bfloat16, run_model
 from models.backbones.weights import WeightsUnavailable
-from models.backbones.zoo import canonical, module_of, open_backbone
+from models.backbones.zoo import WEIGHTLESS, canonical, module_of, open_backbone
 from models.range_tagger import RangeTagger
 from models.tagger import GRID, TaggerOptions, WordTagger
 from storage.checkpoints import Checkpoint
@@ -39,7 +39,7 @@ Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16"]
 _HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _CACHED = 8  # nets in memory at once
 _SLOW_BATCH = 600.0  # seconds, after which a net process hangs
-_NOT_CONVERTED = {"region"}  # modules of the zoo whose nets do more than OpenVINO knows
+_NOT_CONVERTED = {"region", "log_mel"}  # modules of the zoo whose nets do more than OpenVINO knows, or have nothing to gain
 
 
 class NetPool(WorkerPool):
@@ -306,7 +306,9 @@ def open_net(spec: NetSpec) -> Net:
     if not spec.name:
         return Net(spec, _TaggerBackbone(Checkpoint.load(Path(spec.weights)), spec.only, spec.without))
     path: Path | None = None
-    if spec.weights == "pretrained":
+    if spec.name in WEIGHTLESS:
+        path = None
+    elif spec.weights == "pretrained":
         known = WeightsFolder().find(canonical(spec.name))
         if known is None:
             raise BadInput(f"the pretrained weights of {spec.name} are not here; 'longtake weights list' says where they are")

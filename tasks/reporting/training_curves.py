@@ -61,14 +61,20 @@ def _series(points: Sequence[Mapping[str, Any]], name: str) -> Points:
     return [(p["epoch"], scale * p[name]) for p in points if isinstance(p.get(name), int | float)]
 
 
-def masking_curve(metrics: Mapping[str, Any]) -> Curve | None:
-    """G2L's Fig. 6: the scores kept as the smallest attention weights are masked, relative to none masked."""
+def masking_curves(metrics: Mapping[str, Any]) -> list[Curve]:
+    """G2L's Fig. 6: the scores kept as the smallest attention weights are masked, relative to none masked; of all attentions
+    together and, where there are several, of each by itself."""
     found = metrics.get("attention_masking")
     if not found:
-        return None
+        return []
+    modules = {f", over {name} alone": {"shares": found["shares"], **curve} for name, curve in found.get("modules", {}).items()}
+    return [_masking_curve(curve, which) for which, curve in ({"": found} | modules).items()]
+
+
+def _masking_curve(found: Mapping[str, Any], which: str) -> Curve:
     shares = [100 * share for share in found["shares"]]
     lines: dict[str, Points] = {}
     for name, values in found.items():
         if name != "shares" and isinstance(values, list) and len(values) == len(shares) and values[0]:
             lines[name] = [(share, 100 * value / values[0]) for share, value in zip(shares, values, strict=True)]
-    return Curve("Score kept as attention is masked", "% of the attention weights masked", "% of the score", lines)
+    return Curve(f"Score kept as attention is masked{which}", "% of the attention weights masked", "% of the score", lines)

@@ -144,7 +144,7 @@ def test_losses_of_single_captioners_are_the_cpus(kind: str) -> None:
     def objective() -> Objective:
         if kind == "recnet":
             return Objective(xe=(1.0, CrossEntropy()), rebuild=(0.2, ReconstructionLoss("local")))
-        rewards = RewardMemory({f"v{n // 2}#{n}": 1.0 for n in range(2 * VIDEOS)})
+        rewards = RewardMemory({f"v{n // 2}#{n}": (-1, 1.0) for n in range(2 * VIDEOS)})
         return Objective(step1=(1.0, StepLoss(1)), step2=(1.0, StepLoss(2)), refocus=(0.5, RefocusLoss(rewards)))
 
     check_training(lambda: small(kind), objective, 1 if kind == "recnet" else 2)  # VRE's rewards are remembered on the host

@@ -9,7 +9,7 @@ import pytest
 from flows.plan import Plan
 from flows.recipe import check_recipe, load_recipe
 from storage.errors import UsageError
-from storage.results import read_jsonl
+from storage.results import read_jsonl, read_scores
 from tests.flows.toy_place import TOY, Place, executed
 
 TABLES: dict[str, Any] = {
@@ -59,3 +59,28 @@ def test_a_run_with_it_ends_in_captions(place: Place) -> None:
     step = plan.step("boost")
     assert step is not None and read_jsonl(step.folder / "curves.jsonl")[1]["reward"] < 0
     assert not place.plan(**TABLES, boosting=BOOSTING | rewards).to_do
+
+
+def test_two_judges_and_a_retriever_of_its_own_are_trained_apart(place: Place) -> None:
+    tables = TABLES | {"embedding": TABLES["embedding"] | {"judges": 2}}
+    evaluation = {"split": "test", "meteor": False, "retriever_seed": 7}
+    plan = place.plan(**tables, boosting=BOOSTING | {"global_reward": {}}, evaluation=evaluation)
+    labels = [step.label for step in plan.steps]
+    embeddings = [label for label in labels if label.startswith("train_embedding")]
+    assert embeddings == ["train_embedding[0]", "train_embedding[1]", "train_embedding[retriever]"]
+    executed(plan)
+    step = plan.step("boost")
+    assert step is not None and len(step.inputs["embedding"]) == 2
+    folders = {step.label: step.folder for step in plan.steps}
+    scores = read_scores(folders["evaluate"])
+    assert scores["retriever"].keys() == scores["self_retrieval"].keys() == {"R@1", "R@5", "R@10"}
+    assert scores["retriever_places"].keys() == scores["retrieval_places"].keys()
+    low, high = scores["retriever_intervals"]["R@1"]
+    assert 0 <= low <= scores["retriever"]["R@1"] <= high <= 1
+    assert "Independent retriever" in (folders["report"] / "report.html").read_text()
+
+
+def test_a_retriever_that_is_not_independent_is_refused() -> None:
+    values = load_recipe(str(TOY)).model_dump(mode="json") | TABLES
+    with pytest.raises(UsageError, match="an independent one needs another"):
+        check_recipe(values | {"evaluation": {"retriever_seed": 0}}, "of the test")

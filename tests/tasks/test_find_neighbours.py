@@ -25,7 +25,7 @@ from storage.neighbours import Neighbours
 from storage.records import ArtifactRef
 from storage.workspace import Workspace
 from tasks import find_neighbours as module
-from tasks.find_neighbours import NeighbourOptions, find_neighbours, pool
+from tasks.find_neighbours import NeighbourOptions, _of_other_sources, find_neighbours, pool
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import ProgressBar, progress_bar
 from tasks.framework.runtime import Runtime
@@ -295,3 +295,15 @@ def test_the_stage_follows_extraction_on_real_clips(toy: ToyRun) -> None:
 
 if __name__ == "__main__":
     _slowly(Path(sys.argv[1]))
+
+
+def test_videos_of_the_same_source_are_no_neighbours() -> None:
+    nearest = Nearest(np.array([[1, 2, 3], [0, 3, 2]]), np.array([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5]]))
+    found = _of_other_sources(nearest, ["film", "other"], ["film", "film", "other", "third"], 2)
+    assert found.indices.tolist() == [[2, 3], [0, 3]] and found.distances.tolist() == [[0.2, 0.3], [0.1, 0.4]]
+
+
+def test_a_pattern_that_names_no_source_is_refused() -> None:
+    for pattern, said in (("^vid", "no group"), ("(", "no regular expression")):
+        with pytest.raises(ValueError, match=said):
+            NeighbourOptions(feature="scene", source_pattern=pattern)

@@ -116,6 +116,19 @@ def test_vre_stopped_at_any_step_ends_in_the_same_bits(toy: ToyRun, stop_at: int
     assert [(job.folder / name).read_bytes() for name in files] == whole
 
 
+def test_the_spread_of_videos_is_a_curve_and_a_dead_encoder_is_told(toy: ToyRun, capsys: pytest.CaptureFixture[str]) -> None:
+    how = {"epochs": 3, "batch_size": 4, "captions_per_video": 2, "refocus_after": 1, "gradient_clip": 0}
+    for alive, rate, net in ((False, 1.0, {}), (True, 0.01, {"batch_norm": True})):
+        captioner = VreOptions(temporal="scene", hidden=8, dropout=0.0, **net)
+        seeding = SeedingOptions.model_validate(how | {"learning_rate": rate})
+        job = toy.seeded(SeedOptions(captioner=captioner, seeding=seeding, max_words=8))
+        curve, completion = read_jsonl(job.folder / "curves.jsonl"), job.find_completion()
+        assert completion is not None and all("spread" in point for point in curve)
+        assert (curve[-1]["spread"] >= 0.01) == alive
+        assert ("warning" in completion.summary) == ("warning" in curve[-1]) == (not alive)
+        assert ("captioner.batch_norm" in "".join(capsys.readouterr())) == (not alive)
+
+
 @pytest.mark.parametrize(
     ("seeding", "said"),
     [

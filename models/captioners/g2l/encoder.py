@@ -49,8 +49,10 @@ class G2lEncoder(nn.Module):
         frame_mask, clip_mask = masks[frames], masks[clips]
         T, other = frame_mask.shape[1], clip_mask.shape[1]
         frame_rows, clip_rows = frame_mask.sum(1), clip_mask.sum(1)
-        if other != T and bool(((frame_rows != clip_rows) & (frame_rows > 0) & (clip_rows > 0)).any()):
-            rows = f"a video has {T} rows of one and {other} of the other; give both the same stride"
+        differing = (frame_rows != clip_rows) & (frame_rows > 0) & (clip_rows > 0)
+        if bool(differing.any()):
+            n = int(differing.nonzero()[0, 0])
+            rows = f"a video has {frame_rows[n]} rows of one and {clip_rows[n]} of the other; give both the same stride"
             raise ValueError(f"'{frames}' and '{clips}' must be sampled at the same positions, but {rows}")
         return _fit(frame_mask, max(T, other)), _fit(clip_mask, max(T, other))
 
@@ -79,7 +81,7 @@ class AlignedAttention(nn.Module):
         self.score = ProductScore(hidden, values, attention)
         self.compact = nn.Linear(values, size, bias=False)
         self.bias = nn.Parameter(torch.zeros(size))
-        self.softmax = AttentionSoftmax()
+        self.softmax = AttentionSoftmax("aligned")
 
     def prepare(self, memory: Memory) -> dict[str, Tensor]:
         return {"aligned_keys": self.score.key(memory.tokens), "compact": self.compact(memory.tokens)}
@@ -103,7 +105,7 @@ class RegionAttention(nn.Module):
         super().__init__()
         self.sampler, self.stride = sampler, stride
         self.score = ProductScore(hidden, values, attention)
-        self.softmax = AttentionSoftmax()
+        self.softmax = AttentionSoftmax("regions")
 
     def prepare(self, memory: Memory) -> dict[str, Tensor]:
         return {"region_keys": self.score.key(memory.extras["regions"])}
@@ -139,7 +141,7 @@ class G2lAttention(nn.Module):
         self.of_frames = ProductScore(hidden, projection, size)
         self.of_clips = ProductScore(hidden, projection, size)
         self.aligned, self.local = aligned, local
-        self.softmax = AttentionSoftmax()
+        self.over_frames, self.over_clips = AttentionSoftmax("frames"), AttentionSoftmax("clips")
 
     def prepare(self, memory: Memory) -> Memory:
         frames, clips = memory.tokens.split(self.projection, dim=-1)
@@ -153,8 +155,8 @@ class G2lAttention(nn.Module):
         """hidden (N, H), memory of N -> context (N, X), weights (N, T)."""
         extras = memory.extras
         frames, clips = memory.tokens.split(self.projection, dim=-1)
-        on_frames = self.softmax(self.of_frames(hidden, extras["frame_keys"]), extras["frame_mask"])  # eq. 2
-        on_clips = self.softmax(self.of_clips(hidden, extras["clip_keys"]), extras["clip_mask"])
+        on_frames = self.over_frames(self.of_frames(hidden, extras["frame_keys"]), extras["frame_mask"])  # eq. 2
+        on_clips = self.over_clips(self.of_clips(hidden, extras["clip_keys"]), extras["clip_mask"])
         contexts = [weighted_sum(on_frames, frames), weighted_sum(on_clips, clips)]
         if self.aligned is None:
             return torch.cat(contexts, dim=-1), (on_frames + on_clips) / 2

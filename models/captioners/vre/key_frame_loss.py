@@ -34,25 +34,27 @@ def refocus_loss(focus: Tensor, mask: Tensor, key: Tensor, change: Tensor) -> Te
 
 
 class RewardMemory:
-    """The last reward of every caption, by its id: R_e-1 of eq. 19. Part of the training state.
+    """The last reward of every caption, by its id, and the epoch it is from: R_e-1 of eq. 19. Part of the training state."""
 
-    Where an epoch shows only some of a video's captions, R_e-1 is that of the last epoch that showed the caption."""
+    def __init__(self, rewards: Mapping[str, Sequence[float]] | None = None):
+        self._rewards: dict[str, tuple[int, float]] = {id: (int(epoch), r) for id, (epoch, r) in (rewards or {}).items()}
 
-    def __init__(self, rewards: Mapping[str, float] | None = None):
-        self._rewards: dict[str, float] = dict(rewards or {})
-
-    def change(self, ids: Sequence[str], rewards: Tensor) -> Tensor:
-        """ids of N captions, their rewards (N,) now -> R_e - R_e-1 (N,), zero for a caption that was never seen; from now
-        on these rewards are the last ones. So the first epoch with this loss has no gradient and only remembers."""
+    def change(self, ids: Sequence[str], rewards: Tensor, epoch: int) -> Tensor:
+        """ids of N captions, their rewards (N,) in this epoch -> R_e - R_e-1 (N,), zero for a caption that the epoch before did
+        not show; from now on these rewards are the last ones. So the first epoch with this loss only remembers."""
         if len(ids) != len(rewards):
             raise ValueError(f"{len(rewards)} captions came with {len(ids)} ids: their rewards cannot be remembered")
         now = rewards.detach().float().tolist()
-        last = [self._rewards.get(id, reward) for id, reward in zip(ids, now, strict=True)]
-        self._rewards.update(zip(ids, now, strict=True))
+        last = [self._before(id, epoch, reward) for id, reward in zip(ids, now, strict=True)]
+        self._rewards.update((id, (epoch, reward)) for id, reward in zip(ids, now, strict=True))
         return rewards.detach().float() - torch.tensor(last, dtype=torch.float32).to(rewards.device, non_blocking=True)
 
-    def state(self) -> dict[str, float]:
-        """For a checkpoint: caption id -> reward. `RewardMemory(state)` restores it."""
+    def _before(self, id: str, epoch: int, otherwise: float) -> float:
+        seen, reward = self._rewards.get(id, (-1, otherwise))
+        return reward if seen == epoch - 1 else otherwise
+
+    def state(self) -> dict[str, tuple[int, float]]:
+        """For a checkpoint: caption id -> epoch and reward. `RewardMemory(state)` restores it."""
         return dict(self._rewards)
 
     def __len__(self) -> int:
@@ -79,7 +81,10 @@ class StepLoss:
 
 
 class RefocusLoss:
-    """(captioner, batch) -> the mean over captions of the refocus loss; remembers the rewards of the batch."""
+    """(captioner, batch) -> the mean over captions of the refocus loss; remembers the rewards of the batch.
+
+    Where candidates are compared, the mean reward of a caption's candidates stands in for R_e-1, and the loss is that of
+    eq. 19, summed over them: a policy gradient with a baseline, whose noise cancels between the candidates."""
 
     def __init__(self, rewards: RewardMemory, sampling: ScheduledSampling = ALWAYS_TRUE, epoch: int = 0):
         self.rewards, self.sampling, self.epoch = rewards, sampling, epoch
@@ -95,5 +100,10 @@ class RefocusLoss:
         losses = captioner.step_losses(batch, self.sampling.at(self.epoch), self.sampling.own)
         if losses.focus is None:
             raise ValueError("this captioner's key frames are given: leave the refocus loss out of the objective")
-        change = self.rewards.change(batch.caption_ids, losses.first - losses.second)  # eq. 20
-        return refocus_loss(losses.focus, losses.mask, losses.key, change).mean()
+        rewards = (losses.first.unsqueeze(1) - losses.second).detach()  # eq. 20
+        if rewards.shape[1] > 1:
+            focus = losses.focus.float().masked_fill(~losses.mask, torch.finfo(torch.float32).min)
+            log_alpha = torch.log_softmax(focus, dim=1).gather(1, losses.key)
+            return -((rewards - rewards.mean(1, keepdim=True)) * log_alpha).sum(1).mean()
+        change = self.rewards.change(batch.caption_ids, rewards[:, 0], self.epoch)
+        return refocus_loss(losses.focus, losses.mask, losses.key[:, 0], change).mean()

@@ -27,9 +27,10 @@ from flows.sweep.definition import (
     variants_of,
     with_seed,
 )
-from flows.sweep.table import Spread, SweepResult, failures, variant_rows, write_results
+from flows.sweep.table import Spread, SweepResult, failures, headings, table_cells, variant_rows, write_results
 from storage.errors import UsageError
 from storage.workspace import Workspace
+from tasks.reporting.published_scores import ABLATIONS
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import AFTER_SEED, LABELS, TOY, Place
 
@@ -241,7 +242,30 @@ def test_every_variant_of_a_shipped_sweep_is_a_recipe_of_its_own(name: str) -> N
     assert name not in shipped_recipes(), "a name means one thing"
     assert len(read.description) > 40 and sweep.recipe.startswith("demo"), "it runs without a download"
     recipes = [load_recipe(sweep.recipe, [*sweep.settings, *variant.settings]) for variant in sweep.variants]
-    assert len({recipe.model_dump_json() for recipe in recipes}) == len(recipes) >= 4
+    assert len({recipe.model_dump_json() for recipe in recipes}) == len(recipes)
+
+
+def test_the_papers_figures_stand_beside_ours() -> None:
+    for name, rows in ABLATIONS.items():
+        named = {variant.name for variant in find_sweep(name).variants}
+        assert rows.keys() <= named, f"{name}: the paper's rows {rows.keys() - named} are no variants"
+        assert all(rows.values())
+    sweep = find_sweep("g2l-table1", seeds=1)
+    results = [SweepResult(variant.name, 0, "done", metrics={"CIDEr": 1.5, "METEOR": 0.2}) for variant in sweep.variants]
+    rows = variant_rows(sweep, results)
+    names = headings(rows)
+    assert names == ["CIDEr", "paper CIDEr", "METEOR", "paper METEOR"]
+    assert table_cells(rows[0], names)[:4] == ["150.0", "45.2", "20.0", "27.7"]
+
+
+def test_a_setting_can_refer_to_what_the_recipe_says(tmp_path: Path) -> None:
+    sweep = find_sweep("vre-table1", recipe="vre-msvd")
+    pooled = next(variant for variant in sweep.variants if variant.name == "MeanPool")
+    assert 'features: ["temporal"]' in pooled.settings[0] and "hidden: 512" in pooled.settings[0]
+    path = tmp_path / "mine.yaml"
+    path.write_text("recipe: demo\nvariants:\n  a: ['captioner.hidden=@captioner.nothing']\n")
+    with pytest.raises(UsageError, match=r"captioner\.nothing, which the recipe demo does not have"):
+        find_sweep(str(path))
 
 
 def test_another_recipe_takes_the_place_of_a_sweeps_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from models.backbones.backbone import Preprocessing
 from models.backbones.image import ImageBackbone, fitted, load
 from models.backbones.weights import WeightsUnavailable, digest
-from models.backbones.zoo import UnknownOutput, check_output, open_backbone
+from models.backbones.zoo import UnknownBackbone, UnknownOutput, canonical, check_output, module_of, open_backbone
 from storage.media.resize import FrameTransform, resize_and_crop
 
 NET = "timm:test_resnet"  # half a million weights, 160 pixels
@@ -246,3 +246,27 @@ def test_weights_of_another_net_are_refused(tmp_path: Path) -> None:
             load(NET, tmp_path / f"{name}.pth", 0)
     with pytest.raises(WeightsUnavailable, match=r"no weights of 'timm:test_resnet' at .*nowhere.pth"):
         load(NET, tmp_path / "nowhere.pth", 0)
+
+
+def test_a_sized_net_sees_the_whole_frame_and_averages_its_map_to_14_by_14_cells_as_by_hand() -> None:
+    backbone = load(f"{NET}@512", None, seed=0)  # a map of 16 x 16
+    assert backbone.preprocessing == Preprocessing(size=(512, 512), crop=(512, 512), interpolation="bicubic")
+    assert backbone.outputs["grid14"] == (196, backbone.outputs["grid"][1])
+    found = awake(backbone)(stripes(backbone, 1))
+    side = round(found["grid"].shape[1] ** 0.5)
+    whole, cells = found["grid"][0].unflatten(0, (side, side)), found["grid14"][0].unflatten(0, (14, 14))
+    for row in (0, 5, 13):
+        for column in (0, 8, 13):
+            top, bottom = row * side // 14, -(-(row + 1) * side // 14)
+            left, right = column * side // 14, -(-(column + 1) * side // 14)
+            by_hand = whole[top:bottom, left:right].mean((0, 1))
+            assert torch.allclose(cells[row, column], by_hand, atol=1e-5)
+    assert "grid14" not in load(NET, None, seed=0).outputs
+    with pytest.raises(ValueError, match="from 32 to 2048"):
+        load(f"{NET}@9", None, seed=0)
+
+
+def test_names_with_a_size_are_those_of_the_same_net() -> None:
+    assert canonical("timm:resnet101@448") == "resnet101@448" and module_of("timm:resnet101.tv_in1k@448") == "image"
+    with pytest.raises(UnknownBackbone):
+        module_of("timm:resnet1O1@448")

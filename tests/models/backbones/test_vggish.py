@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from models.backbones.backbone import Backbone
 from models.backbones.vggish import load
 from models.backbones.weights import WeightsUnavailable
+from models.backbones.zoo import open_backbone
 
 PUBLIC_SHAPES = {
     "features.0.weight": (64, 1, 3, 3),
@@ -87,3 +89,16 @@ def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
 
 GOLDEN_PLACES = [59, 25, 94, 39]
 GOLDEN = [16.39892, 15.67443, 15.48630, 13.92293]
+
+
+def test_sound_without_a_net_is_the_loudness_of_each_band_and_its_change() -> None:
+    silence = torch.full((1, 96, 64), math.log(0.01))
+    beep = silence.clone()
+    beep[0, ::2, 5] += 2.0
+    backbone = open_backbone("log_mel", None, 0)
+    assert not backbone(silence)["embedding"].any() and backbone.outputs["embedding"] == (128,)
+    found = backbone(beep)["embedding"][0]
+    assert found[5].item() == pytest.approx(1.0, abs=1e-5) and found[64 + 5].item() == pytest.approx(1.0, abs=1e-5)
+    assert int((found != 0).sum()) == 2
+    with pytest.raises(WeightsUnavailable, match="has no weights"):
+        open_backbone("log_mel", Path("some.pth"), 0)

@@ -7,7 +7,14 @@ import math
 import pytest
 import torch
 
-from models.layers.attention import AdditiveAttention, AttentionSoftmax, MeanContext, dropping_smallest_weights, masked_softmax
+from models.layers.attention import (
+    AdditiveAttention,
+    AttentionSoftmax,
+    MeanContext,
+    attention_modules,
+    dropping_smallest_weights,
+    masked_softmax,
+)
 from models.layers.temporal_encoder import TemporalEncoder, masked_mean
 from models.types import Memory
 
@@ -120,6 +127,14 @@ def test_how_many_weights_are_ignored_does_not_depend_on_how_a_share_is_rounded(
     for hundredths in range(101):
         with dropping_smallest_weights(softmax, hundredths / 100):
             assert int((softmax(torch.arange(100.0).unsqueeze(0) / 50, mask) == 0).sum()) == hundredths
+
+
+def test_one_attention_can_be_masked_by_itself() -> None:
+    scores, mask = torch.tensor([[0.0, 1.0]]), torch.ones(1, 2, dtype=torch.bool)
+    both = torch.nn.ModuleDict({"a": AttentionSoftmax("frames"), "b": AttentionSoftmax("clips")})
+    assert attention_modules(both) == ["frames", "clips"]
+    with dropping_smallest_weights(both, 0.5, "clips"):
+        assert both["a"](scores, mask)[0, 0] > 0 and both["b"](scores, mask)[0, 0] == 0
 
 
 def test_without_a_projection_the_memory_is_the_rows_themselves() -> None:

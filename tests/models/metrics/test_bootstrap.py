@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.metrics import bootstrap
-from models.metrics.bootstrap import LENGTH, _draws, _scores_of_draws, compare, intervals
+from models.metrics.bootstrap import LENGTH, _draws, _scores_of_draws, compare, compare_recalls, intervals, recall_intervals
 from models.metrics.corpus import CorpusScores, score_corpus
 from models.metrics.meteor import MeteorScores
 from models.metrics.meteor_statistics import meteor_of, summable
@@ -98,3 +98,15 @@ def test_a_clear_difference_is_found_and_no_difference_is_not() -> None:
 def test_other_videos_cannot_be_compared() -> None:
     with pytest.raises(ValueError, match="same videos"):
         compare(world(10, 0.1), world(11, 0.1))
+
+
+def test_recalls_have_intervals_and_are_compared_video_by_video() -> None:
+    ours = {f"v{n}": 1 if n % 2 else 7 for n in range(200)}
+    others = {f"v{n}": 1 if n % 4 == 1 else 9 for n in range(200)}
+    low, high = recall_intervals(ours, (1, 10))["R@1"]
+    assert low < 0.5 < high and high - low < 0.2 and recall_intervals(ours, (10,))["R@10"] == (1.0, 1.0)
+    found = compare_recalls(ours, others, (1, 10))
+    assert found["R@1"].value == pytest.approx(0.25) and found["R@1"].low > 0.15 and found["R@1"].p < 0.01
+    assert found["R@10"].value == 0
+    with pytest.raises(ValueError, match="same videos"):
+        compare_recalls(ours, {"v1": 1}, (1,))

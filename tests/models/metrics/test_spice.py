@@ -11,7 +11,7 @@ import pytest
 
 from models.metrics import java as java_module
 from models.metrics.java import JavaFailed, NoJava, find_java, packaged_jar
-from models.metrics.spice import CORENLP_JARS, spice
+from models.metrics.spice import CORENLP_JARS, SpiceScores, spice
 from tests.models.metrics.fake_java import fake_java
 
 SAID = {"b": "a café", "a": "two\u2028dogs"}
@@ -44,12 +44,16 @@ def listening_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_captions_go_out_and_scores_come_back_by_files_in_a_temporary_folder(listening_java: Path, tmp_path: Path) -> None:
-    answer = [{"image_id": id, "scores": {"All": {"f": f}}} for id, f in (("b", 0.5), ("a", 0.25))]
+    colours = {"b": 0.5, "a": None}  # where neither side names a colour there is no score of colours
+    scores = (("b", 0.5), ("a", 0.25))
+    answer = [
+        {"image_id": id, "scores": {"All": {"f": f}, "Color": {"f": colours[id]}, "Object": {"f": 2 * f}}} for id, f in scores
+    ]
     (listening_java / "answer").write_text(json.dumps(answer))
     jars = hollow_jars(tmp_path / "Core NLP", *CORENLP_JARS)
     package = packaged_jar("spice", "spice-1.0.jar").parent
     before = sorted(package.rglob("*"))
-    assert spice(SAID, TRUTH, jars) == (0.375, {"a": 0.25, "b": 0.5})
+    assert spice(SAID, TRUTH, jars) == SpiceScores(0.375, {"a": 0.25, "b": 0.5}, {"Object": 0.75, "Color": 0.5})
     assert sorted(package.rglob("*")) == before
     assert json.loads((listening_java / "input").read_text("ascii")) == [
         {"image_id": "a", "test": "two dogs", "refs": TRUTH["a"]},
@@ -58,7 +62,7 @@ def test_captions_go_out_and_scores_come_back_by_files_in_a_temporary_folder(lis
     arguments = (listening_java / "arguments").read_text().split("\n")
     class_path = arguments[arguments.index("-cp") + 1].split(os.pathsep)
     assert {str(jars / name) for name in CORENLP_JARS} < set(class_path)
-    assert "edu.anu.spice.SpiceScorer" in arguments and "-Duser.language=en" in arguments
+    assert "edu.anu.spice.SpiceScorer" in arguments and "-subset" in arguments and "-Duser.language=en" in arguments
     folder = Path((listening_java / "folder").read_text().strip())
     assert folder.name.startswith("longtake-spice-") and not folder.exists()
 

@@ -13,6 +13,7 @@ from models.rewards.global_discriminative import (
     nearest_indices,
     neighbour_reward,
 )
+from models.rewards.two_judges import TwoJudges
 from models.types import EOS, PAD
 from models.vse import VisualSemantic, VseOptions
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch
@@ -105,3 +106,8 @@ def test_tables_of_other_sizes_are_refused() -> None:
     net = VisualSemantic(VseOptions(features=("rgb",), size=8, embedding=6), SIZES, VOCABULARY)
     with pytest.raises(ValueError, match="3 videos are embedded, but 2"):
         GlobalDiscriminative(net, torch.zeros(3, 8), torch.zeros(2, dtype=torch.int64))
+
+
+def test_each_of_two_judges_rewards_the_half_that_it_was_not_trained_on() -> None:
+    judges = TwoJudges(lambda samples, videos: videos + 100.0, lambda samples, videos: videos + 200.0, torch.tensor([0, 1, 1, 0]))
+    assert judges(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 1])).tolist() == [200, 101, 102, 203, 101]

@@ -26,6 +26,7 @@ from models.rewards.local_discriminative import (
     WordRewardOptions,
     phrase_bonus,
     prefix_differences,
+    with_mean_at_end,
 )
 from models.types import EOS, PAD
 
@@ -207,3 +208,19 @@ def test_an_unknown_kind_lists_the_known_ones() -> None:
     assert adapter.validate_python({"kind": "local"}).phrase_threshold == 5
     with pytest.raises(ValidationError, match="'local', 'difference', 'strengthen'"):
         adapter.validate_python({"kind": "diff"})
+
+
+def test_the_end_of_a_caption_can_earn_the_mean_bonus_of_its_words() -> None:
+    bonus = np.array([[1.0, 3.0, 0.0, 0.0], [2.0, 4.0, 6.0, 8.0], [0.0, 0.0, 0.0, 0.0]])
+    samples = np.array([[7, 8, EOS, PAD], [7, 8, 9, 5], [EOS, PAD, PAD, PAD]])
+    assert with_mean_at_end(bonus, samples).tolist() == [[1, 3, 2, 2], [2, 4, 6, 8], [0, 0, 0, 0]]
+    corpus = [[[4, 5, 6]], [[7, 8, 9]], [[7, 5, 9]]]
+    index = NgramIndex.build(VideoCaptions(Sentences.from_rows(np.array([c[0] for c in corpus]), np.full(3, 3)), np.arange(4)))
+    tokens, videos = torch.tensor([[4, 5, 6, EOS]]), torch.tensor([0])
+    bare, mean = (
+        LocalDiscriminative(index, LocalOptions(phrase_threshold=0.5, word_threshold=0.2, end=end), eos=False)
+        for end in ("bare", "mean")
+    )
+    before, after = bare(tokens, videos)[0], mean(tokens, videos)[0]
+    assert torch.equal(before[:3], after[:3]) and before[3] < before[:3].min()
+    assert after[3].item() == pytest.approx(after[:3].mean().item(), rel=1e-5)

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.datasets import READERS, DatasetOptions, FolderOptions, MsvdOptions, detect_kind, read_dataset
 from storage.datasets.annotations import clean_caption, parse_split, repair_segment
-from storage.datasets.dataset import DatasetBuilder, assign_ids, scan
+from storage.datasets.dataset import Dataset, DatasetBuilder, assign_ids, scan, with_train_share
 from storage.errors import BadInput, UnsafeId
-from storage.records import Problem, VideoRecord, check_video_id
+from storage.records import Caption, Problem, VideoRecord, check_video_id
 
 
 def find_videos(root: Path, problems: list[Problem] | None = None) -> dict[str, str]:
@@ -230,3 +230,13 @@ def test_split_names_of_the_field_are_understood():
     assert [parse_split(word) for word in ("Train", "validate", "validation", "dev", " val ", "test", "tset", None, 3)] == [
         "train", "val", "val", "val", "val", "test", None, None, None,
     ]  # fmt: skip
+
+
+def test_a_part_of_the_training_split_lies_within_every_larger_part() -> None:
+    videos = tuple(VideoRecord(f"v{n}", None, "train" if n < 10 else "test") for n in range(14))
+    whole = Dataset("toy", Path(), videos, tuple(Caption(video.id, 0, "a dog") for video in videos), (), ())
+    ids = {share: {video.id for video in with_train_share(whole, share).videos} for share in (0.01, 0.3, 0.5, 1.0)}
+    assert [len(found) for found in ids.values()] == [5, 7, 9, 14]
+    assert ids[0.01] < ids[0.3] < ids[0.5] < ids[1.0] and all({"v10", "v13"} <= found for found in ids.values())
+    half = with_train_share(whole, 0.5)
+    assert {caption.video_id for caption in half.captions} == ids[0.5]

@@ -342,3 +342,23 @@ def test_a_detail_changes_only_its_corner():
         assert not changed[:, 16:].any()
         assert not changed[:, :, 16:].any()
     assert len({mark.tobytes() for mark in marks}) == 3
+
+
+def test_competing_subjects_stand_outside_the_event_and_captions_do_not_speak_of_them(tmp_path: Path) -> None:
+    options = SMALL.model_copy(update={"competing": True, "event": (0.3, 0.4)})
+    plain, plan = options.model_copy(update={"competing": False}).plan(), options.plan()
+    assert [clip.captions for clip in plan] == [clip.captions for clip in plain], "what is said does not change"
+    for clip in plan:
+        scene = clip.scene
+        assert len(scene.competing) == 2
+        assert all(other.colour != scene.colour and other.shape != scene.shape for other in scene.competing)
+        frames = draw_frames(scene, 48, 12).astype(int)
+        outside = [frames[: scene.start], frames[scene.end :]]
+        assert all(
+            (part == part[:1]).all() and np.ptp(part[0].max(axis=2) - part[0].min(axis=2)) > 100 for part in outside if len(part)
+        )
+
+
+def test_a_world_without_competing_subjects_is_the_one_it_always_was(world: Path) -> None:
+    assert "competing" not in (world / "world.json").read_text() and "competing" not in (world / "truth.jsonl").read_text()
+    assert "competing" in SMALL.model_copy(update={"competing": True}).drawn()

@@ -12,6 +12,7 @@ from models.captioners.g2l.captioner import G2lOptions
 from models.captioners.gld import TopDownOptions
 from models.captioners.lstm import SaLstmOptions
 from models.captioners.vre.captioner import VreOptions
+from models.decoding.beam_search import SearchOptions
 from models.zoo import build_captioner
 from storage.media.frame_sampling import Clips
 from storage.results import CaptionRow
@@ -19,6 +20,7 @@ from storage.text.references import References
 from tasks.extract_features import ExtractOptions
 from tasks.extraction.extractors import TaggerFeature
 from tasks.framework.feature_access import FeatureAccess
+from tasks.inference.generate import rank_captions
 from tasks.reporting.attention_maps import RegionBoxes, boxes_feature, find_attention_maps, grid_cells
 from tests.tasks.toy_run import SAMPLING, ToyRun
 
@@ -38,6 +40,16 @@ class OneCell(FeatureAccess):
         kept = torch.zeros_like(features["cells"])
         kept[..., 5, :] = 1.0
         return {**features, "cells": kept}, masks
+
+
+@dataclass(frozen=True)
+class Averaged(FeatureAccess):
+    """Cells averaged over time, as `over_time: mean` stores them."""
+
+    def read(self, ids, device="cpu"):
+        features, masks = super().read(ids)
+        cells = {"cells": features["cells"].mean(1)}
+        return features | cells, masks | {"cells": torch.ones(len(ids), 16, dtype=torch.bool)}
 
 
 @pytest.fixture
@@ -88,6 +100,27 @@ def test_the_key_frame_of_vre_is_a_moment_of_the_video(grid) -> None:
         features, masks = one.read([row.video_id])
         frame = int(net.encode(features, masks).extras["key_frame"])
         assert found[row.video_id].key_time == pytest.approx(one.views["scene"].pts(row.video_id)[frame])
+    assert net.active_steps == 2
+    net.active_steps = 1  # what it says after the first step alone
+    said = rank_captions(net, one, text.vocabulary, [rows[0].video_id], SearchOptions(width=1, max_length=8), "cpu")
+    assert found[rows[0].video_id].first_caption == said[0][0].caption
+
+
+def test_each_word_of_vre_shows_the_cells_that_it_attends_to_on_the_key_frame(grid) -> None:
+    access, text = grid
+    options = VreOptions(temporal="scene", spatial="cells", hidden=8)
+    averaged = Averaged(access.names, access.views, access.rows, access.about)
+    torch.manual_seed(3)
+    sizes = {"scene": access.sizes["scene"], "cells": access.sizes["cells"]}
+    net = build_captioner(options, sizes, len(text.vocabulary)).eval()
+    for parameter in net.decoder.over_space.parameters():
+        parameter.data.mul_(30)
+    rows = [CaptionRow(id, "a red circle", -1.0) for id in access.rows["scene"]]
+    found = find_attention_maps(net, options, averaged, None, text.vocabulary, rows, "cpu")
+    for row in rows:
+        each = found[row.video_id]
+        assert len(each.regions) == 3 and all(region.time == each.key_time for word in each.regions for region in word)
+    assert any(word for row in rows for word in found[row.video_id].regions)
 
 
 def test_positions_that_only_longer_videos_have_are_left_out(grid) -> None:

@@ -6,7 +6,7 @@ from tasks.compare_runs import differing
 from tasks.reporting.description import published_note, random_weight_warnings
 from tasks.reporting.frame_images import frames_per_video
 from tasks.reporting.published_scores import BENCHMARKS
-from tasks.reporting.training_curves import compared_curves, masking_curve, run_curves
+from tasks.reporting.training_curves import compared_curves, masking_curves, run_curves
 
 
 def test_papers_scores_are_only_beside_runs_on_their_data_and_say_when_the_videos_differ():
@@ -38,10 +38,12 @@ def test_both_phases_have_curves_and_losses_of_several_terms_show_each():
 
 
 def test_masked_attention_is_drawn_as_the_share_of_each_score_that_is_kept():
-    assert masking_curve({}) is None
+    assert masking_curves({}) == []
     metrics = {"attention_masking": {"shares": [0.0, 0.5], "CIDEr": [2.0, 1.5], "BLEU-4": [0.0, 0.0], "note": "x"}}
-    curve = masking_curve(metrics)
-    assert curve is not None and curve.series == {"CIDEr": [(0.0, 100.0), (50.0, 75.0)]}
+    (curve,) = masking_curves(metrics)
+    both = masking_curves({"attention_masking": metrics["attention_masking"] | {"modules": {"frames": {"CIDEr": [2.0, 1.0]}}}})
+    assert both[0] == curve and both[1].title.endswith("over frames alone") and both[1].series == {"CIDEr": [(0, 100), (50, 50)]}
+    assert curve.series == {"CIDEr": [(0.0, 100.0), (50.0, 75.0)]}
 
 
 def test_thousands_of_videos_have_fewer_frames_each():

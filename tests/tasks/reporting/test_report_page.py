@@ -64,7 +64,7 @@ def test_text_from_data_never_becomes_markup():
         near_duplicates=[pair],
         training_duplicates=[(EVIL, near)],
         scores=[Score(EVIL, 1.0, True, EVIL, (0.5, 1.5)), Score("CIDEr", 1.0)],
-        masking=Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]}),
+        masking=[Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]})],
         curves=[Curve(EVIL, EVIL, EVIL, {EVIL: [(0, 1.0), (1, 2.0)]})],
         clips=[clip] * (CLIPS_PER_PAGE + 2) + [marked_up],
         problems=[(EVIL, EVIL, EVIL, EVIL)] * (PROBLEMS_SHOWN + 1),

@@ -234,7 +234,7 @@ def _open_judges(
         reason = "the global reward compares captions by an embedding, and with nearest neighbours"
         remedy = "add the sections 'embedding' and 'neighbours' to the recipe, or leave boosting.global_reward out"
         raise UsageError(f"{reason}; {remedy}")
-    judges = [_open_global_reward(context, options, references, features, judge, neighbours, ids) for judge in embedding]
+    judges = [_open_global_reward(context, options, references, features, trained, neighbours, ids) for trained in embedding]
     return judges[0] if len(judges) == 1 else TwoJudges(judges[0], judges[1], torch.tensor([half_of(id) for id in ids]))
 
 

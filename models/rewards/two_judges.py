@@ -17,5 +17,5 @@ class TwoJudges:
         self.judges, self.half = (trained_on_0, trained_on_1), half
 
     def __call__(self, samples: Tensor, video_of: Tensor) -> Tensor:
-        by_0, by_1 = (judge(samples, video_of) for judge in self.judges)
+        by_0, by_1 = (reward(samples, video_of) for reward in self.judges)
         return torch.where(self.half.to(video_of.device)[video_of].to(by_0.device) == 0, by_1, by_0)

@@ -84,13 +84,15 @@ def find_attention_maps(
         first = _first_step_captions(cast(VreCaptioner, captioner), access, vocabulary, rows, device)
         for batch, memory in _batches(captioner, access, rows, device):
             spaces = _cell_weights(captioner, vocabulary, batch, memory)
-            for row, frame, said in zip(batch, memory.extras["key_frame"].tolist(), spaces, strict=True):
+            for row, frame, per_word in zip(batch, memory.extras["key_frame"].tolist(), spaces, strict=True):
                 found = replace(maps[row.video_id], first_caption=first[row.video_id])
                 times = _times(access, options.temporal, row.video_id)
                 if times is not None and frame < len(times):
                     # Cells are means over time; they are shown on the key frame.
-                    cells, here = RegionBoxes(grid_cells(said[0].shape[1] if said else 0)), np.array([frame])
-                    regions = tuple(_top_regions(word, here, times, cells, row.video_id) for word in said) if cells.cells else ()
+                    cells, here = RegionBoxes(grid_cells(per_word[0].shape[1] if per_word else 0)), np.array([frame])
+                    regions = (
+                        tuple(_top_regions(word, here, times, cells, row.video_id) for word in per_word) if cells.cells else ()
+                    )
                     found = replace(found, key_time=float(times[int(frame)]), regions=regions)
                 maps[row.video_id] = found
     if captioner and boxes and isinstance(options, G2lOptions) and options.regions is not None:

@@ -12,6 +12,7 @@ Points = list[tuple[float, float]]
 CHARTS = (
     ("Seeding: loss", "loss per word", "seeding", "total"),
     ("Seeding: validation CIDEr", "CIDEr", "seeding", "val_cider"),
+    ("Seeding: spread of o over videos", "standard deviation", "seeding", "spread"),
     ("Boosting: reward", "reward per sample", "boosting", "reward"),
     ("Boosting: validation CIDEr", "CIDEr", "boosting", "val_cider"),
     ("Boosting: entropy", "nats per word", "boosting", "entropy"),

@@ -144,7 +144,8 @@ def boosted_globally(toy: ToyRun, options: BoostOptions, **left_out: None) -> St
     texts = {"text": text.part("train", "val")}
     videos = toy.catalogue().ref.part("videos/train")
     near = toy.alone(find_neighbours, NeighbourOptions(feature="scene", k=1), toy.data, videos=videos, **read)
-    tables = {"embedding": toy.alone(train_embedding, EMBEDDING, toy.data, **read, **texts).ref, "neighbours": near.ref}
+    trained = toy.alone(train_embedding, EMBEDDING, toy.data, **read, **texts)
+    tables: dict[str, Any] = {"embedding": (trained.ref,), "neighbours": near.ref}
     given = {name: ref for name, ref in tables.items() if name not in left_out}
     return toy.alone(boost, options, toy.data, seeded=toy.seeded().ref, **read, **texts, **given)
 

@@ -250,7 +250,7 @@ def test_weights_of_another_net_are_refused(tmp_path: Path) -> None:
 
 def test_a_sized_net_sees_the_whole_frame_and_averages_its_map_to_14_by_14_cells_as_by_hand() -> None:
     backbone = load(f"{NET}@512", None, seed=0)  # a map of 16 x 16
-    assert backbone.preprocessing == Preprocessing(size=(512, 512), crop=(512, 512), interpolation="bicubic")
+    assert backbone.preprocessing == Preprocessing(size=(512, 512), crop=(512, 512), interpolation="bilinear")
     assert backbone.outputs["grid14"] == (196, backbone.outputs["grid"][1])
     found = awake(backbone)(stripes(backbone, 1))
     side = round(found["grid"].shape[1] ** 0.5)

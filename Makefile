@@ -48,6 +48,7 @@ bench: $(VENV)/.installed-dev  ## measure, as ratios against rivals or limits of
 	$(BIN)/python benches/extraction.py
 	$(BIN)/python benches/feature_reading.py
 	$(BIN)/python benches/feeding.py
+	$(BIN)/python benches/gpu_steps.py
 	$(BIN)/python benches/million_clips.py
 	$(BIN)/python benches/neighbours.py
 	$(BIN)/python benches/scores.py

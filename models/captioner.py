@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.captioners.recnet.reconstructors import Reconstruction, Reconstructor
 from models.decoding.scheduled_sampling import Own, mix_tokens
-from models.types import PAD, Batch, Decoder, DecoderWithStates, Encoder, Memory, TeacherForcedStates
+from models.types import Batch, Decoder, DecoderWithStates, Encoder, Memory, TeacherForcedStates
 
 _T = TypeVar("_T")
 
@@ -92,7 +92,8 @@ class Captioner(nn.Module):
 
     def _teacher_forced(self, batch: Batch, truth: float, own: Own) -> TeacherForced:
         tokens, memory = self._prepare(batch)
-        valid = tokens[:, 1:] != PAD
+        valid = batch.valid
+        assert valid is not None
         inputs = tokens if truth >= 1 else mix_tokens(self.decoder, tokens, memory, truth, own)
         states = None
         if self.reconstructor is None:
@@ -102,7 +103,7 @@ class Captioner(nn.Module):
                 name = type(self.decoder).__name__
                 raise TypeError(f"a {name} does not return the states that a reconstructor reads")
             logits, states = self.decoder.teacher_forced_states(inputs, memory, valid)
-        return TeacherForced(logits.float(), tokens[:, 1:][valid], valid, memory, states)
+        return TeacherForced(logits.float(), valid.select(tokens[:, 1:]), valid.mask, memory, states)
 
     def _prepare(self, batch: Batch) -> tuple[Tensor, Memory]:
         """The captions' tokens (N, L) and the memory of each caption's video."""

@@ -76,14 +76,16 @@ class ShortRangeOptions(RangeOptions):
 
 def _which(value: Any) -> str:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return kind if kind in ("long_range", "short_range") else "small"
+    return kind or "small"
 
 
+_DEFINITIONS = {"small": "TaggerOptions", "long_range": "LongRangeOptions", "short_range": "ShortRangeOptions"}
 AnyTaggerOptions = Annotated[
     Annotated[TaggerOptions, Tag("small")]
     | Annotated[LongRangeOptions, Tag("long_range")]
     | Annotated[ShortRangeOptions, Tag("short_range")],
     Discriminator(_which),
+    Field(json_schema_extra={"discriminator": {"mapping": {tag: f"#/$defs/{name}" for tag, name in _DEFINITIONS.items()}}}),
 ]
 """a tagger without `kind` is the small net that learns from nothing"""
 

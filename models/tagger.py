@@ -47,7 +47,8 @@ class TagBatch:
     targets: Tensor
 
     def to(self, device: str) -> TagBatch:
-        return replace(self, clips=self.clips.to(device), targets=self.targets.to(device))
+        clips, targets = (x.to(device, non_blocking=True) for x in (self.clips, self.targets))
+        return replace(self, clips=clips, targets=targets)
 
 
 class WordTagger(nn.Module):

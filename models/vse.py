@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import wanted_sizes
+from models.layers.recurrent import GRU
 from models.layers.temporal_encoder import pooled
 from models.options import Options
 from models.types import EOS, PAD, Batch
@@ -43,7 +44,7 @@ class VisualSemantic(nn.Module):
         sizes = wanted_sizes(options.features, feature_sizes, "embedding")
         self.head = nn.Linear(sum(sizes.values()), options.size)
         self.embed = nn.Embedding(vocabulary_size, options.embedding, padding_idx=PAD)
-        self.gru = nn.GRU(options.embedding, options.size, batch_first=True)
+        self.gru = GRU(options.embedding, options.size, batch_first=True)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         with torch.no_grad():
@@ -60,7 +61,8 @@ class VisualSemantic(nn.Module):
         first = torch.where(ends.any(1), ends.to(torch.int8).argmax(1), tokens.shape[1] - 1)
         end = tokens.gather(1, first.unsqueeze(1)).squeeze(1)
         last = (first - (end == PAD).long()).clamp(min=0)
-        states, _ = self.gru(self.embed(tokens[:, : int(last.max()) + 1]))
+        longest = int(last.max()) + 1 if tokens.is_cpu else tokens.shape[1]  # a GPU would have to be waited for
+        states, _ = self.gru(self.embed(tokens[:, :longest]))
         rows = torch.arange(len(tokens), device=tokens.device)
         return nn.functional.normalize(states[rows, last], dim=-1)
 
@@ -86,8 +88,9 @@ class MaxOfHinges:
 
 
 def scores(sentences: Tensor, videos: Tensor) -> Tensor:
-    """sentences (N, S), videos (B, S), of length 1 -> the cosine of every pair (N, B)."""
-    return sentences @ videos.T
+    """sentences (N, S), videos (B, S), of length 1 -> the cosine of every pair (N, B), in float32: they meet a margin."""
+    with torch.autocast(sentences.device.type, enabled=False):
+        return sentences.float() @ videos.float().T
 
 
 def hardest(scores: Tensor, video_index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

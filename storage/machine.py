@@ -24,6 +24,11 @@ def allowed_cores() -> int:
         return os.cpu_count() or 1
 
 
+def nvidia_cards() -> int:
+    """GPUs that NVIDIA's driver shows, without asking torch."""
+    return sum(1 for _ in Path("/proc/driver/nvidia/gpus").glob("*"))
+
+
 @cache
 def cgroup_limit() -> float | None:
     """Cores' worth of time that control groups leave to this process; None without a limit. A group's limit counts for all below

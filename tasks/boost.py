@@ -21,6 +21,7 @@ from models.rewards.local_discriminative import LocalDiscriminative, WordRewardO
 from models.rewards.two_judges import TwoJudges
 from models.training.loop import FitOptions, undisturbed
 from models.training.objective import Objective, Term
+from models.training.parallel import Ranks
 from storage.checkpoints import Checkpoint
 from storage.errors import MissingFeatures, UsageError
 from storage.neighbours import Neighbours
@@ -152,7 +153,8 @@ def boost(
             with undisturbed(captioner):
                 point |= validate()[1]
         before = Checkpoint(seeded_captioner.tensors, seeded_captioner.values | {"epoch": -1})
-        before.save(context.folder / "captioner.safetensors")
+        if Ranks().is_main_process:
+            before.save(context.folder / "captioner.safetensors")
         return point, BestEpoch(point.get("val_cider", -1.0))
 
     about = {name: value for name, value in seeded_captioner.values.items() if name != "epoch"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from storage.catalogue import Catalogue
 from storage.errors import Mismatch, MissingFeatures
@@ -25,7 +26,7 @@ from tasks.catalogue import nameless
 from tasks.extraction.engine import Video
 from tasks.extraction.extractors import FeatureOptions, FeatureSource, find_source
 from tasks.extraction.frames import probes_of
-from tasks.extraction.nets import Engine, engine_of
+from tasks.extraction.nets import Engine, arithmetic_of, engine_of
 from tasks.extraction.shards import PendingRows, Shard, mirror_of, run_shards
 from tasks.framework.feature_access import read_rows
 from tasks.framework.progress import console, progress_bars
@@ -130,12 +131,16 @@ def _pending(
     """Make sure that a feature's store is there; video id -> record key of the rows that it lacks."""
     sampling = options.sampling[source.sampling].model_dump(mode="json") if source.sampling else None
     provenance = {"extractor_key": source.key, "name": source.name, "words": source.description, "sampling": sampling}
-    engine = _engine(context, options.features[source.name])
-    made = {"weights": source.weights, "options": options.features[source.name].model_dump(mode="json"), "engine": engine}
+    feature = options.features[source.name]
+    engine = _engine(context, feature)
+    device = context.runtime.torch_device()
+    arithmetic = arithmetic_of(feature, device, context.runtime.precision)
+    made = {"weights": source.weights, "options": feature.model_dump(mode="json"), "engine": engine}
+    made |= {"device": device_name(device), "arithmetic": arithmetic}
     path = context.workspace.features / source.store
     store = FeatureStore.create(path, provenance=provenance | made | versions())
-    if store.provenance.get("engine") != engine and not len(store.view()):
-        store.set_provenance(engine=engine)
+    if not len(store.view()) and any(store.provenance.get(name) != made[name] for name in ("engine", "device", "arithmetic")):
+        store.set_provenance(**{name: made[name] for name in ("engine", "device", "arithmetic")})
     if mirror := mirror_of(store, context.runtime):
         mirror.pull()
     if context.runtime.retry_quarantined:
@@ -244,6 +249,11 @@ def _about(context: StageContext, source: FeatureSource) -> dict[str, Any]:
         reason = f"no video gave any '{source.name}' features"
         raise MissingFeatures(f"{reason}; 'longtake status' lists why each one is in the quarantine")
     return {**source.to_json(), "size": feature_shape[-1], "shape": list(feature_shape)}
+
+
+def device_name(device: str) -> str:
+    """cpu, or the GPU by its name."""
+    return "cpu" if device == "cpu" else torch.cuda.get_device_name()
 
 
 def versions() -> dict[str, str]:

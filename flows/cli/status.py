@@ -15,10 +15,19 @@ _TRY = ("longtake demo", "tries everything on a drawn world")
 _LOOK = ("longtake status", "says what is done in the workspace")
 
 
-def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption = False) -> None:
+def doctor(
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    as_json: JsonOption = False,
+    gpu_selftest: Annotated[
+        bool, typer.Option("--gpu-selftest", help="Compare GPUs with the CPU and measure them, in about two minutes.")
+    ] = False,
+) -> None:
     """Check the set-up: what works on this machine, and what to do about what does not."""
     from flows.doctor import run_checks
 
+    if gpu_selftest:
+        _gpu_selftest(as_json)
+        return
     findings = run_checks(workspace)
     if as_json:
         out.print_json(data=[{"what": f.what, "found": f.found, "fine": f.fine, "remedy": f.remedy} for f in findings])
@@ -37,6 +46,31 @@ def doctor(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonOption =
         known = (workspace.expanduser() / "workspace.json").is_file()
         out.print("[green]All is well.[/]")
         print_next(_LOOK if known else _TRY)
+
+
+def _gpu_selftest(as_json: bool) -> None:
+    from tasks.gpu_selftest.checks import run_selftest
+
+    report = run_selftest()
+    failed = sum(check["passed"] is False for check in report["checks"])
+    if as_json:
+        out.print_json(data=report)
+    else:
+        cards = [f"{card['name']}, {card['gigabytes']:g} GiB" for card in report["machine"]["cards"]]
+        out.print_line(escape(f"{'; '.join(cards) or 'no GPU'}; torch {report['machine']['torch']}"))
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        marks = {True: "[green]✓[/]", False: "[red]✗[/]", None: ""}
+        for check in report["checks"]:
+            table.add_row(marks[check["passed"]], check["what"], escape(check["found"]))
+        out.print(table)
+        for left_out in report["left_out"]:
+            out.print_line(f"[dim]left out: {escape(left_out)}[/]")
+        out.print(f"[red]{failed} failed[/]" if failed else "[green]All is well.[/]")
+        print_next(
+            ("longtake doctor --gpu-selftest --json > selftest.json", "the same for a bug report: docs/gpu.md says where to")
+        )
+    if failed:
+        raise typer.Exit(1)
 
 
 def status(

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
 from models.layers.attention import AdditiveAttention, Read
-from models.layers.recurrent import Unrolling, lstm_step, one_weight_gradient, open_forget_gate
+from models.layers.recurrent import LSTM, Unrolling, lstm_step, one_weight_gradient, open_forget_gate
 from models.layers.temporal_encoder import Join, TemporalEncoder, as_rows, pooled
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
-from models.types import Memory, State
+from models.types import Memory, State, ValidTokens
 
 Layer = Callable[[Tensor], Tensor]
 
@@ -90,7 +90,7 @@ class ShowTellDecoder(nn.Module):
     def __init__(self, vocabulary_size: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
         self.embed = word_embedding(vocabulary_size, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
+        self.lstm = LSTM(embedding, hidden, batch_first=True)
         self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.lstm.get_parameter("bias_ih_l0"))
@@ -109,11 +109,11 @@ class ShowTellDecoder(nn.Module):
         _, (hidden, cell) = self.lstm(word, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
         return self.predict(self.dropout(hidden.squeeze(0)), wanted), (hidden.squeeze(0), cell.squeeze(0)), None
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         words = self.dropout(self.embed(tokens[:, :-1]))
         hidden, _ = self.lstm(torch.cat([memory.summary.unsqueeze(1), words], dim=1))
         hidden = hidden[:, 1:]  # nothing is predicted from the video alone
-        return self.predict(self.dropout(hidden if valid is None else hidden[valid]))
+        return self.predict(self.dropout(hidden if valid is None else valid.select(hidden)))
 
 
 class TopDownDecoder(nn.Module):
@@ -155,9 +155,9 @@ class TopDownDecoder(nn.Module):
         state, weights = self._advance(self.reader, self.look_from_past, self.tell, from_word, state, memory)
         return self.predict(self.dropout(state[2]), wanted), state, weights
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         inputs = tokens[:, :-1]
-        steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
+        steps = Unrolling(valid or ValidTokens.all_of(inputs))
         words = steps.pack(self.dropout(self.embed(inputs)))
         layers = self.reader.unrolled(), one_weight_gradient(self.look_from_past), one_weight_gradient(self.tell)
         outputs = steps.run(partial(self._advance, *layers), self.look_from_word(words), memory, self.start)

@@ -8,11 +8,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.captioner import Captioner, wanted_sizes
-from models.layers.recurrent import lstm_where_valid, open_forget_gate
+from models.layers.recurrent import LSTM, lstm_where_valid, open_forget_gate
 from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
-from models.types import BOS, Memory, State
+from models.types import BOS, Memory, State, ValidTokens
 
 Fusion = Literal["projections", "single"]
 Feed = Literal["first", "every"]
@@ -88,7 +88,7 @@ class FedLstmDecoder(nn.Module):
         self.feed = feed
         self.embed = word_embedding(vocabulary_size, embedding)
         self.first = nn.Linear(memory, embedding) if feed == "first" else None
-        self.lstm = nn.LSTM(embedding if feed == "first" else embedding + memory, hidden, batch_first=True)
+        self.lstm = LSTM(embedding if feed == "first" else embedding + memory, hidden, batch_first=True)
         self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         self.word_dropout = nn.Dropout(dropout if word_dropout is None else word_dropout)
@@ -109,7 +109,7 @@ class FedLstmDecoder(nn.Module):
         hidden, cell = hidden.squeeze(0), cell.squeeze(0)
         return self.predict(self.dropout(hidden), wanted), (hidden, cell), None
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         inputs = self._inputs(tokens[:, :-1], memory)
         hidden = self.lstm(inputs)[0] if valid is None else lstm_where_valid(self.lstm, inputs, valid)
         return self.predict(self.dropout(hidden))

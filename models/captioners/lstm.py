@@ -14,7 +14,7 @@ from models.layers.recurrent import Unrolling, lstm_step, one_weight_gradient, o
 from models.layers.temporal_encoder import Join, TemporalEncoder
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
-from models.types import Memory, State, TeacherForcedStates
+from models.types import Memory, State, TeacherForcedStates, ValidTokens
 
 
 class RecurrentOptions(Options):
@@ -98,7 +98,7 @@ class LstmDecoder(nn.Module):
         self, token: Tensor, state: State, memory: Memory, wanted: Tensor | None = None
     ) -> tuple[Tensor, State, Tensor | None]:
         """token (N,), state, memory of N -> logits (N, V), new state, attention (N, T) or None."""
-        if self.training or token.is_cuda:  # dropout differs between rows; a GPU would wait for the count of tokens
+        if self.training or not token.is_cpu:  # dropout differs between rows; a GPU would wait for the count of tokens
             word = self.word_dropout(self.embed(token))
             from_word = self.gates_from_word(word)
         else:  # the hypotheses of a batch share most of their last words
@@ -108,20 +108,20 @@ class LstmDecoder(nn.Module):
         state, context, weights = self._advance(self.reader, self.gates_from_past, from_word, state, memory)
         return self._logits(state[0], context, word, wanted), state, weights
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         return self._unroll(tokens, memory, valid)[0]
 
     def teacher_forced_states(
-        self, tokens: Tensor, memory: Memory, valid: Tensor | None = None
+        self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None
     ) -> tuple[Tensor, TeacherForcedStates]:
         logits, steps, hidden, attention = self._unroll(tokens, memory, valid)
         attention = None if attention is None else steps.unpack(attention)
         return logits, TeacherForcedStates(steps.unpack(hidden), attention)
 
-    def _unroll(self, tokens: Tensor, memory: Memory, valid: Tensor | None) -> tuple[Tensor, Unrolling, Tensor, Any]:
+    def _unroll(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None) -> tuple[Tensor, Unrolling, Tensor, Any]:
         """The logits; packed hidden states (P, H) and attention (P, T), or None, of all steps."""
         inputs = tokens[:, :-1]
-        steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
+        steps = Unrolling(valid or ValidTokens.all_of(inputs))
         words = steps.pack(self.word_dropout(self.embed(inputs)))
         layers = self.reader.unrolled(), one_weight_gradient(self.gates_from_past)
         advance = partial(self._advance, *layers)

@@ -9,10 +9,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from models.captioner import Captioner, wanted_sizes
 from models.captioners.lstm import RecurrentOptions
-from models.layers.recurrent import open_forget_gate
+from models.layers.recurrent import LSTM, open_forget_gate
 from models.layers.temporal_encoder import TemporalEncoder
 from models.layers.words import OutputLayer, word_embedding
-from models.types import Memory, State, TeacherForcedStates
+from models.types import Memory, State, TeacherForcedStates, ValidTokens
 
 _STATE = ("hidden_1", "cell_1", "hidden_2", "cell_2")
 
@@ -35,8 +35,8 @@ class S2vtDecoder(nn.Module):
     def __init__(self, vocabulary_size: int, memory: int, embedding: int, hidden: int, dropout: float):
         super().__init__()
         self.embed = word_embedding(vocabulary_size, embedding)
-        self.first = nn.LSTM(memory, hidden, batch_first=True)
-        self.second = nn.LSTM(embedding + hidden, hidden, batch_first=True)
+        self.first = LSTM(memory, hidden, batch_first=True)
+        self.second = LSTM(embedding + hidden, hidden, batch_first=True)
         self.predict = OutputLayer(hidden, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         open_forget_gate(self.first.get_parameter("bias_ih_l0"))
@@ -58,15 +58,15 @@ class S2vtDecoder(nn.Module):
         hidden, state = self._decode(token.unsqueeze(1), state)
         return self.predict(self.dropout(hidden.squeeze(1)), wanted), state, None
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         return self.teacher_forced_states(tokens, memory, valid)[0]
 
     def teacher_forced_states(
-        self, tokens: Tensor, memory: Memory, valid: Tensor | None = None
+        self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None
     ) -> tuple[Tensor, TeacherForcedStates]:
         """The states are those of the second LSTM."""
         hidden, _ = self._decode(tokens[:, :-1], self.start(memory))
-        logits = self.predict(self.dropout(hidden if valid is None else hidden[valid]))
+        logits = self.predict(self.dropout(hidden if valid is None else valid.select(hidden)))
         return logits, TeacherForcedStates(hidden)
 
     def _decode(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:

@@ -90,9 +90,12 @@ def beam(
     finished_maps: Tensor | None = None
 
     videos = torch.arange(B, device=device)  # the videos not done, A of all B
-    rows = videos * K  # the hypotheses that get a step, R of all A*K; all K start alike, so one of each is enough
-    memory, state = encoded, captioner.decoder.start(encoded)
-    token = torch.full((B,), BOS, device=device)
+    # The hypotheses that get a step, R of all A*K. All K start alike, so one of each is enough; on a GPU all get every step, so
+    # that each has the same shapes and none waits to know which hypotheses are left.
+    on_cpu = encoded.mask.is_cpu
+    rows = videos * K if on_cpu else torch.arange(B * K, device=device)
+    memory = encoded if on_cpu else encoded.select(rows // K)
+    state, token = captioner.decoder.start(memory), torch.full_like(rows, BOS)
     scores = torch.full((B, K), -torch.inf, device=device)
     scores[:, 0] = 0.0
     tokens = torch.full((B, K, L), PAD, device=device)
@@ -131,7 +134,7 @@ def beam(
         # One that cannot beat the finished ones cannot lead to one that does, nor keep such a one from the first 2K.
         alive = scores / L**length_penalty > ranking[videos, -1:]
         stepped = torch.zeros(A * K, dtype=torch.bool, device=device).index_fill_(0, rows, True).view(A, K)
-        active, missing = torch.stack([alive.sum(), (alive & ~stepped).sum()]).tolist()
+        active, missing = torch.stack([alive.sum(), (alive & ~stepped).sum()]).tolist()  # all at once: one wait for a GPU
         if not active:
             break
         parent, tokens, word = parent.gather(1, go_on), _rows(grown, go_on), word.gather(1, go_on)
@@ -139,7 +142,7 @@ def beam(
         row_of = torch.zeros(A * K, dtype=torch.int64, device=device)
         row_of[rows] = torch.arange(len(rows), device=device)
         before = row_of[torch.arange(A, device=device).unsqueeze(1) * K + parent]
-        if missing or worth_dropping_rows(active, len(rows)):
+        if on_cpu and (missing or worth_dropping_rows(active, len(rows))):
             at = alive.any(1).nonzero().squeeze(1)
             videos, scores, tokens, before, word = videos[at], scores[at], tokens[at], before[at], word[at]
             maps = None if maps is None else maps[at]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.captioner import Captioner
-from models.types import Memory, State
+from models.types import Memory, State, ValidTokens
 
 
 class Ensemble(Captioner):
@@ -60,7 +60,7 @@ class _Decoders(nn.Module):
         logits, states, attention = zip(*outputs, strict=True)
         return mean_log_probs(logits), tuple(chain(*states)), attention[0]
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         """As `Decoder.teacher_forced`: the log of the mean probabilities."""
         return mean_log_probs([member.decoder.teacher_forced(tokens, own, valid) for member, own in self._each(memory)])
 

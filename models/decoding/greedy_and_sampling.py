@@ -54,7 +54,7 @@ def sample(
     processor = LogitsProcessor.of(memory, max_length, allow_unk, block_trigrams, prefix)
     device = "cpu" if generator is None else generator.device
     uniforms = torch.rand(len(memory.mask) * n, max_length + 1, generator=generator, device=device)
-    uniforms = uniforms.to(memory.mask.device)
+    uniforms = uniforms.to(memory.mask.device, non_blocking=True)
 
     def choose(log_probs: Tensor, rows: Tensor, t: int) -> Tensor:
         return sample_token(log_probs, uniforms[rows, t], temperature, top_p)
@@ -94,7 +94,7 @@ def _generate(
         active = int(running.sum())
         if not active:
             break
-        if worth_dropping_rows(active, len(rows)):
+        if rows.is_cpu and worth_dropping_rows(active, len(rows)):  # on a GPU every step has the same shapes
             keep = running.nonzero().squeeze(1)
             memory, state = memory.select(keep), tuple(x.index_select(0, keep) for x in state)
             rows, token, running = rows[keep], token[keep], running[keep]

@@ -34,7 +34,8 @@ class LogitsProcessor:
         if position == self.max_length:
             return _only(own, torch.full_like(video_index, EOS))
         allowed = own.clone() if self.prefix is not None else own
-        allowed[:, [PAD, BOS] if self.allow_unk else [PAD, BOS, UNK]] = -torch.inf
+        for token in (PAD, BOS) if self.allow_unk else (PAD, BOS, UNK):  # one by one: a list would be sent to a GPU each time
+            allowed[:, token] = -torch.inf
         if self.block_trigrams and position >= 3:
             allowed.scatter_(1, repeated_trigram_ends(tokens), -torch.inf)
         if self.prefix is None or position >= self.prefix.shape[1]:

@@ -56,16 +56,22 @@ def mix_tokens(decoder: Decoder, tokens: Tensor, memory: Memory, truth: float, o
     mixed = tokens.clone()
     state = decoder.start(memory)
     for t in range(1, tokens.shape[1] - 1):
-        predicted = (~stays[:, t]).nonzero().squeeze(1)
-        # A draw takes a random number per logit, so it wants those of all rows.
-        logits, state, _ = decoder.step(mixed[:, t - 1], state, memory, predicted if own == "argmax" else None)
+        # A draw takes a random number per logit, so it wants those of all rows; to count rows, a GPU would have to be waited for.
+        some = own == "argmax" and tokens.is_cpu
+        predicted = (~stays[:, t]).nonzero().squeeze(1) if some else None
+        logits, state, _ = decoder.step(mixed[:, t - 1], state, memory, predicted)
         logits = logits.float()
-        logits[:, [PAD, BOS]] = -torch.inf  # no search ever produces them, so the decoder need not learn to follow them
-        if own == "argmax":
-            mixed[predicted, t] = logits.argmax(-1)
+        logits[:, PAD] = logits[:, BOS] = -torch.inf  # no search ever produces them: the decoder need not learn to follow them
+        words = logits.argmax(-1) if own == "argmax" else _draw(torch.softmax(logits, -1))
+        if predicted is not None:
+            mixed[predicted, t] = words
         else:
-            drawn = torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1)
-            mixed[:, t] = torch.where(stays[:, t], tokens[:, t], drawn)
+            mixed[:, t] = torch.where(stays[:, t], tokens[:, t], words)
     # Autocast caches the weights that it cast here, without gradients: the teacher-forced pass must cast its own.
     torch.clear_autocast_cache()
     return mixed
+
+
+def _draw(probabilities: Tensor) -> Tensor:
+    """(N, V) -> one token per row (N,): torch.multinomial, to the bit, without its check, which waits for a GPU."""
+    return (probabilities / torch.empty_like(probabilities).exponential_(1)).argmax(-1)

@@ -133,7 +133,7 @@ class _Noted:
 
     def sigmoids(self, query: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """query (n, A) -> blocks of rows, and sigmoid(key + query) of each: on a CPU, as many as its cache holds."""
-        size = len(query) if query.is_cuda else max(1, _BLOCK // self.keys[0].numel())
+        size = max(1, _BLOCK // self.keys[0].numel()) if query.is_cpu else len(query)
         for first in range(0, len(query), size):
             rows = slice(first, min(first + size, len(query)))
             yield rows, (self.keys[rows] + query[rows].unsqueeze(1)).sigmoid_()

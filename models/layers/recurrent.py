@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
-from models.types import Memory, State
+from models.types import Memory, State, ValidTokens
 
 _Output = TypeVar("_Output", bound=tuple)
 Step = Callable[[Tensor, State, Memory], _Output]
@@ -16,18 +17,51 @@ _GROUPS = 4  # of captions by their length: more would make small products of th
 
 
 def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """gates (N, 4H) before their nonlinearities, in torch's order; cell (N, H) -> hidden (N, H) and cell (N, H)."""
-    i, f, g, o = gates.chunk(4, dim=-1)
-    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    """gates (N, 4H) before their nonlinearities, in torch's order; cell (N, H) -> hidden (N, H) and cell (N, H), in float32:
+    what a cell adds up over the steps would drown in bfloat16."""
+    i, f, g, o = gates.float().chunk(4, dim=-1)
+    cell = torch.sigmoid(f) * cell.float() + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
 def gru_step(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> Tensor:
-    """Gates (N, 3H) from the input and from the hidden state, in torch's order; hidden (N, H) -> hidden (N, H)."""
-    r, z, n = from_input.chunk(3, dim=-1)
-    hidden_r, hidden_z, hidden_n = from_hidden.chunk(3, dim=-1)
+    """Gates (N, 3H) from the input and from the hidden state, in torch's order; hidden (N, H) -> hidden (N, H), in
+    float32 as those of an LSTM."""
+    r, z, n = from_input.float().chunk(3, dim=-1)
+    hidden_r, hidden_z, hidden_n = from_hidden.float().chunk(3, dim=-1)
     n = torch.tanh(n + torch.sigmoid(r + hidden_r) * hidden_n)
     return n + torch.sigmoid(z + hidden_z) * (hidden - n)
+
+
+class LSTM(nn.LSTM):
+    """nn.LSTM, in float32 under autocast too."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        return _in_float32(super().forward, input, hx)
+
+
+class GRU(nn.GRU):
+    """nn.GRU, in float32 under autocast too."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        return _in_float32(super().forward, input, hx)
+
+
+class LSTMCell(nn.LSTMCell):
+    """nn.LSTMCell, in float32 under autocast too."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        return _in_float32(super().forward, input, hx)
+
+
+def _in_float32(forward: Callable[..., Any], input: Any, state: Any) -> Any:
+    """`forward` of tensors, or of a PackedSequence, without autocast."""
+    device = input.data.device.type
+    if not torch.is_autocast_enabled(device):
+        return forward(input, state)
+    with torch.autocast(device, enabled=False):
+        packed = input._replace(data=input.data.float()) if isinstance(input, PackedSequence) else input.float()
+        return forward(packed, tuple(x.float() for x in state) if isinstance(state, tuple) else state)
 
 
 def open_forget_gate(bias: Tensor) -> None:
@@ -84,18 +118,21 @@ class _NoteGradient(torch.autograd.Function):
         return gradient, torch.zeros_like(ctx.after_all), None, None
 
 
-def lstm_where_valid(lstm: nn.LSTM, inputs: Tensor, valid: Tensor) -> Tensor:
-    """One layer over captions: inputs (N, S, X), valid (N, S) True up to the end of each -> hidden (R, H) of the valid positions,
-    caption after caption. Captions go through it in groups of similar length, each no further than its longest."""
-    lengths = valid.sum(1)
-    numbers = (valid.flatten().cumsum(0) - 1).view_as(valid)  # of the valid positions, 0 .. R-1
+def lstm_where_valid(lstm: nn.LSTM, inputs: Tensor, valid: ValidTokens) -> Tensor:
+    """One layer over captions: inputs (N, S, X), valid (N, S) -> hidden (R, H) of the valid positions, caption after caption.
+    Captions go through it in groups of similar length, each no further than its longest."""
+    host, device = valid.host, inputs.device
+    lengths = host.sum(1)
+    numbers = (host.flatten().cumsum(0) - 1).view_as(host)  # of the valid positions, 0 .. R-1
     hidden, positions = [], []
     for rows in lengths.argsort(descending=True, stable=True).chunk(_GROUPS):
         longest = max(1, int(lengths[rows[0]]))
-        there = valid[rows, :longest]
-        hidden.append(lstm(inputs[rows, :longest])[0][there])
-        positions.append(numbers[rows, :longest][there])
-    return torch.cat(hidden).index_select(0, torch.cat(positions).argsort())
+        there = ValidTokens(host[rows, :longest], device)
+        captions = inputs.index_select(0, rows.to(device, non_blocking=True))[:, :longest]
+        hidden.append(there.select(lstm(captions)[0]))
+        positions.append(numbers[rows, :longest][there.host])
+    order = torch.cat(positions).argsort()
+    return torch.cat(hidden).index_select(0, order.to(device, non_blocking=True))
 
 
 def worth_dropping_rows(active: int, rows: int) -> bool:
@@ -104,21 +141,24 @@ def worth_dropping_rows(active: int, rows: int) -> bool:
 
 
 class Unrolling:
-    """Which of N captions take part in each of S steps. `valid` (N, S) is True up to the end of each caption. Packed tensors have
-    P rows, step after step, the longest captions first: all valid positions, and some padding not worth dropping."""
+    """Which of N captions take part in each of S steps. Packed tensors have P rows, step after step, the longest captions first:
+    all valid positions, and some padding not worth dropping. All indices are found on the CPU and sent to the device."""
 
-    def __init__(self, valid: Tensor):
-        N, S = valid.shape
-        self._valid = valid
-        self._order = torch.argsort(valid.sum(1), descending=True, stable=True)
+    def __init__(self, valid: ValidTokens):
+        N, S = self._shape = valid.host.shape
+        order = torch.argsort(valid.host.sum(1), descending=True, stable=True)
         self.counts: list[int] = []  # captions that take part in each step
         rows = N
-        for active in valid.sum(0).tolist():
+        for active in valid.host.sum(0).tolist():
             rows = active if worth_dropping_rows(active, rows) else rows
             self.counts.append(rows)
-        takes_part = torch.tensor(self.counts, device=valid.device).unsqueeze(1) > torch.arange(N, device=valid.device)
-        flat = self._order * S + torch.arange(S, device=valid.device).unsqueeze(1)
-        self._positions = flat[takes_part]  # (P,) of N*S
+        takes_part = torch.tensor(self.counts).unsqueeze(1) > torch.arange(N)
+        positions = (order * S + torch.arange(S).unsqueeze(1))[takes_part]
+        packed = torch.empty(N * S, dtype=torch.int64)
+        packed[positions] = torch.arange(len(positions))
+        packed = packed[valid.host.flatten()]
+        sent = (x.to(valid.device, non_blocking=True) for x in (order, positions, packed))
+        self._order, self._positions, self._packed = sent  # (N,); (P,) of N*S; (R,) of P
 
     def pack(self, x: Tensor) -> Tensor:
         """x (N, S, X) -> (P, X)."""
@@ -126,13 +166,11 @@ class Unrolling:
 
     def valid(self, x: Tensor) -> Tensor:
         """x (P, X) -> (R, X): the valid positions, caption after caption."""
-        rows = torch.empty(self._valid.shape, dtype=torch.int64, device=x.device)
-        rows.view(-1)[self._positions] = torch.arange(len(x), device=x.device)
-        return x.index_select(0, rows[self._valid])
+        return x.index_select(0, self._packed)
 
     def unpack(self, x: Tensor) -> Tensor:
         """x (P, X) -> (N, S, X), zero where no step was taken."""
-        N, S = self._valid.shape
+        N, S = self._shape
         return x.new_zeros(N * S, x.shape[1]).index_copy(0, self._positions, x).view(N, S, -1)
 
     def run(self, step: Step[_Output], inputs: Tensor, memory: Memory, start: Start) -> Iterator[_Output]:

@@ -8,6 +8,8 @@ _PIECE = 32  # scores whose maximum is taken first, where a few of many are want
 
 def stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """scores (B, J) float32 -> the k largest of each row and their indices; of equals the leftmost comes first."""
+    if not scores.is_cpu:  # to look for equals, a GPU would have to be waited for
+        return _top_k_by_key(scores, k)
     values, indices = _top_k(scores, min(k + 1, scores.shape[1]))
     if values.shape[1] > k:
         # torch.topk does not define which of equals it takes; of -inf any will do.

@@ -7,7 +7,7 @@ from torch import Tensor
 from models.captioner import Captioner
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.losses.token_likelihood import token_log_likelihood
-from models.types import PAD, Batch
+from models.types import Batch
 
 
 class CrossEntropy:
@@ -26,7 +26,7 @@ class CrossEntropy:
 
     def count(self, batch: Batch) -> int:
         """The valid tokens of a batch's captions, EOS included."""
-        return 0 if batch.tokens is None else int((batch.tokens[:, 1:] != PAD).sum())
+        return 0 if batch.valid is None else int(batch.valid.host.sum())
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
@@ -43,10 +43,10 @@ class DiscriminativeCrossEntropy(CrossEntropy):
                 "weighs captions: compute caption weights with the text, or train with plain cross-entropy"
             )
         logits, tokens = captioner.word_logits(batch, self.sampling.at(self.epoch), self.sampling.own)
-        assert batch.tokens is not None  # word_logits has checked it
+        valid = batch.valid
+        assert batch.tokens is not None and valid is not None  # word_logits has checked it
         if batch.weights.shape != batch.tokens.shape[:1]:
             shape = tuple(batch.weights.shape)
             raise ValueError(f"{len(batch.tokens)} captions came with weights of shape {shape}: one each is wanted")
-        valid = batch.tokens[:, 1:] != PAD
-        weights = batch.weights.unsqueeze(1).expand_as(valid)[valid]
+        weights = valid.select(batch.weights.unsqueeze(1).expand(valid.host.shape))
         return -(weights * token_log_likelihood(logits, tokens, self.label_smoothing)).mean()

@@ -9,11 +9,14 @@ Captions sampled without dropout and trained on with it ("gradient") come from a
 which drifts unless advantages balance: with SCST, whose advantages are mostly negative, it degraded. Only without any
 dropout ("none") are both passes the same policy to the last digit, since each pass drops units of its own.
 
-Random numbers come from torch's global generator, whose state is in training's snapshots."""
+Rewards are scored on the CPU in a thread of their own, while the second pass runs; they take no part in it, so its bits do not
+depend on that. Random numbers come from torch's global generator, whose state is in training's snapshots."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
 from typing import Literal, Protocol
 
 import torch
@@ -72,46 +75,52 @@ class PolicyGradient:
         return self._count
 
     def __call__(self, captioner: Captioner, batch: Batch) -> Tensor:
-        sampled, second = self._sample(captioner, batch)
-        tokens = sampled.tokens.flatten(0, 1)
-        videos = torch.tensor([self.video_indices[id] for id in batch.video_ids], device=tokens.device)
-        video_index = torch.arange(len(videos), device=tokens.device).repeat_interleave(self.samples)
-        rewards = self.reward(tokens, videos[video_index])
-        advantages = self._advantages(rewards, captioner, batch, videos, video_index, second)
-        self.statistics = _statistics(tokens, sampled.log_probs.flatten(), rewards, advantages)
-        self.sampled = sampled_batch(batch, _shortened(sampled))
-        with self.gradient_mode(captioner):
-            log_probs = policy_log_probs(captioner, self.sampled, self.temperature)
+        tokens, on_cpu, compared = self._sample(captioner, batch)
+        scoring = _scoring_thread(torch.get_num_threads()).submit(self._advantages, batch.video_ids, on_cpu, compared)
+        longest = int((on_cpu.tokens != PAD).any(0).any(0).sum())  # no step is taken beyond the longest caption
+        self.sampled = sampled_batch(batch, tokens[..., :longest], on_cpu.tokens[..., :longest])
+        try:
+            with self.gradient_mode(captioner):
+                log_probs = policy_log_probs(captioner, self.sampled, self.temperature)
+        finally:
+            advantages, self.statistics = scoring.result()
         self._count = len(log_probs)
-        each = advantages if advantages.ndim == 2 else advantages.unsqueeze(1).expand_as(tokens)
-        return -(each[tokens != PAD] * log_probs).sum() / len(log_probs)
+        return -(advantages.to(log_probs.device, non_blocking=True) * log_probs).sum() / len(log_probs)
 
-    def _sample(self, captioner: Captioner, batch: Batch) -> tuple[Decoded, Tensor]:
-        """The samples of each video (B, n), chosen tokens only, and the captions (N, L) of the second-sample baseline."""
-        n = self.samples
-        both = 2 * n if isinstance(self.baseline, SecondSampleBaseline) else n
+    def _sample(self, captioner: Captioner, batch: Batch) -> tuple[Tensor, Decoded, Tensor]:
+        """The chosen tokens (B, n, L) of each video's samples; the samples on the CPU; and the captions (M, L), on the CPU, whose
+        rewards are the baseline: none, those of second samples, or the greedy ones."""
+        n, baseline = self.samples, self.baseline
+        both = 2 * n if isinstance(baseline, SecondSampleBaseline) else n
         with nullcontext() if self.dropout == "both" else eval_mode(captioner):
             decoded = sample(captioner, batch.features, batch.masks, self.max_length, both, self.temperature)
         tokens = chosen_tokens(decoded.tokens)
-        return Decoded(tokens[:, :n], decoded.log_probs[:, :n]), tokens[:, n:].flatten(0, 1)
-
-    def _advantages(
-        self, rewards: Tensor, captioner: Captioner, batch: Batch, videos: Tensor, video_index: Tensor, second: Tensor
-    ) -> Tensor:
-        """rewards (N,) or (N, L), videos (B,) and video_index (N,) of the samples -> advantages, shaped like the rewards."""
-        baseline = self.baseline
+        host, log_probs = tokens.cpu(), decoded.log_probs[:, :n].cpu()
+        compared = host[:, n:].flatten(0, 1)
         if isinstance(baseline, baselines.GreedyBaseline):
             with eval_mode(captioner):
-                best = greedy(captioner, batch.features, batch.masks, self.max_length).tokens[:, 0]
-            return baselines.against_second_sample(rewards, self.reward(chosen_tokens(best), videos)[video_index])
-        if isinstance(baseline, TruthBaseline):
+                compared = chosen_tokens(greedy(captioner, batch.features, batch.masks, self.max_length).tokens[:, 0]).cpu()
+        return tokens[:, :n], Decoded(host[:, :n], log_probs), compared
+
+    def _advantages(self, video_ids: Sequence[str], sampled: Decoded, compared: Tensor) -> tuple[Tensor, dict[str, float]]:
+        """Samples of B videos on the CPU -> the advantage of each of their R tokens, and the statistics of the batch."""
+        tokens, baseline = sampled.tokens.flatten(0, 1), self.baseline
+        videos = torch.tensor([self.video_indices[id] for id in video_ids])
+        video_index = torch.arange(len(videos)).repeat_interleave(self.samples)
+        rewards = self.reward(tokens, videos[video_index])
+        advantages = rewards
+        if isinstance(baseline, baselines.GreedyBaseline):
+            advantages = baselines.against_second_sample(rewards, self.reward(compared, videos)[video_index])
+        elif isinstance(baseline, TruthBaseline):
             assert self.truth is not None
-            return baselines.against_truth(rewards, self.truth.to(rewards)[videos], video_index)
-        if isinstance(baseline, SampleBaseline):
-            return baselines.against_samples(rewards, video_index, baseline.top, baseline.leave_one_out)
-        if isinstance(baseline, SecondSampleBaseline):
-            return baselines.against_second_sample(rewards, self.reward(second, videos[video_index]))
-        return rewards
+            advantages = baselines.against_truth(rewards, self.truth.to(rewards)[videos], video_index)
+        elif isinstance(baseline, SampleBaseline):
+            advantages = baselines.against_samples(rewards, video_index, baseline.top, baseline.leave_one_out)
+        elif isinstance(baseline, SecondSampleBaseline):
+            advantages = baselines.against_second_sample(rewards, self.reward(compared, videos[video_index]))
+        statistics = _statistics(tokens, sampled.log_probs.flatten(), rewards, advantages)
+        each = advantages if advantages.ndim == 2 else advantages.unsqueeze(1).expand_as(tokens)
+        return each[tokens != PAD], statistics
 
     @contextmanager
     def gradient_mode(self, captioner: Captioner) -> Iterator[None]:
@@ -123,18 +132,26 @@ class PolicyGradient:
                 yield
 
 
+@cache
+def _scoring_thread(threads: int) -> ThreadPoolExecutor:
+    """The thread in which rewards are scored beside the teacher-forced pass, with as many threads of torch as its caller has, and
+    without its caller's autocast: rewards are compared, so they are computed in float32."""
+    return ThreadPoolExecutor(1, "rewards", lambda: torch.set_num_threads(threads))
+
+
 def chosen_tokens(tokens: Tensor) -> Tensor:
     """Decoded tokens (..., L) -> the same, without the EOS that closes a caption of full length: it was not chosen."""
     return nn.functional.pad(tokens[..., :-1], (0, 1), value=PAD)  # the last position is EOS or PAD
 
 
-def sampled_batch(batch: Batch, sampled: Decoded) -> Batch:
-    """The batch of B videos with the captions (B, K, L) sampled for them: tokens (B*K, L+1), BOS first."""
-    B, K, L = sampled.tokens.shape
-    captions = sampled.tokens.reshape(B * K, L)
-    tokens = torch.cat([torch.full_like(captions[:, :1], BOS), captions], dim=1)
-    video_index = torch.arange(B, device=captions.device).repeat_interleave(K)
-    return replace(batch, tokens=tokens, video_index=video_index, caption_ids=(), weights=None)
+def sampled_batch(batch: Batch, tokens: Tensor, host_tokens: Tensor | None = None) -> Batch:
+    """The batch of B videos with the captions (B, K, L) sampled for them: tokens (B*K, L+1), BOS first. host_tokens: the same on
+    the CPU, if they are there already."""
+    B, K, L = tokens.shape
+    both = tokens, tokens.cpu() if host_tokens is None else host_tokens
+    captions, host = (nn.functional.pad(x.reshape(B * K, L), (1, 0), value=BOS) for x in both)
+    video_index = torch.arange(B, device=tokens.device).repeat_interleave(K)
+    return replace(batch, tokens=captions, video_index=video_index, caption_ids=(), weights=None, host_tokens=host)
 
 
 def policy_log_probs(captioner: Captioner, sampled: Batch, temperature: float = 1.0) -> Tensor:
@@ -142,12 +159,6 @@ def policy_log_probs(captioner: Captioner, sampled: Batch, temperature: float = 
     the captions, with gradients."""
     logits, targets = captioner.word_logits(sampled)
     return token_log_likelihood(logits, targets, temperature=temperature, excluded=_NOT_ALLOWED)
-
-
-def _shortened(sampled: Decoded) -> Decoded:
-    """Chosen tokens (B, K, L) without the positions beyond the longest caption: no step is taken there."""
-    longest = int((sampled.tokens != PAD).any(0).any(0).sum())
-    return replace(sampled, tokens=sampled.tokens[..., :longest])
 
 
 def signs_of_collapse(statistics: Mapping[str, float], samples: int) -> list[str]:
@@ -180,6 +191,6 @@ def _statistics(tokens: Tensor, log_probs: Tensor, rewards: Tensor, advantages: 
         "entropy": -log_probs[ended].sum() / lengths[ended].sum(),
         "length": (lengths - (tokens == EOS).sum(1)).float().mean(),
     }
-    values = torch.stack(list(metrics.values())).tolist()  # all at once: one wait for a GPU
+    values = torch.stack(list(metrics.values())).tolist()
     distinct = len(set(map(tuple, tokens.tolist())))
     return {**dict(zip(metrics, values, strict=True)), "unique": distinct / len(tokens)}

@@ -54,11 +54,12 @@ class _TokenLogLikelihood(torch.autograd.Function):
 def _blocks(logits: Tensor, temperature: float, excluded: list[int]) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of rows, all in one on a GPU, and their logits as the softmax takes them."""
     R, V = logits.shape
-    size = max(R, 1) if logits.is_cuda else max(1, _BLOCK // V)
+    size = max(1, _BLOCK // V) if logits.is_cpu else max(R, 1)
     for first in range(0, R, size):
         rows = slice(first, first + size)
         scaled = logits[rows]
         if temperature != 1 or excluded:
             scaled = scaled / temperature
-            scaled[:, excluded] = -torch.inf
+            for token in excluded:  # one by one: a list would be sent to a GPU each time
+                scaled[:, token] = -torch.inf
         yield rows, scaled

@@ -10,7 +10,7 @@ bit for bit to training that never stopped, given the same machine, thread count
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from models.options import Options
 from models.training.ema import ExponentialMovingAverage
 from models.training.objective import Objective
 from models.training.parallel import Ranks
+from models.training.prefetch import on_device
 
 
 class FitOptions(Options):
@@ -179,19 +180,19 @@ def fit(
     while step < total_steps:
         epoch, skip = divmod(step, per_epoch)
         epoch_objective = objective.at(epoch)
-        for batch in batches(epoch, skip):
+        for batch in on_device(batches(epoch, skip), device):
             rate = learning_rate_at(step, total_steps, options)
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.zero_grad(set_to_none=True)
             with autocast:
-                total, losses = ranks.losses(epoch_objective, model, batch.to(device))
-            if not all(math.isfinite(loss) for loss in losses.values()):
-                raise NonFiniteLoss("loss", losses, step + 1, _all_videos(batch, ranks))
+                total, terms = ranks.losses(epoch_objective, model, batch)
             if total is not None:
                 total.backward()
             ranks.add_gradients(parameters)
-            norm = nn.utils.clip_grad_norm_(parameters, options.gradient_clip or math.inf).item()
+            losses, norm = _read(terms, nn.utils.clip_grad_norm_(parameters, options.gradient_clip or math.inf))
+            if not all(math.isfinite(loss) for loss in losses.values()):
+                raise NonFiniteLoss("loss", losses, step + 1, _all_videos(batch, ranks))
             if not math.isfinite(norm):
                 raise NonFiniteLoss("gradient", losses, step + 1, _all_videos(batch, ranks))
             optimiser.step()
@@ -206,6 +207,15 @@ def fit(
                 break
         else:
             raise ValueError(f"epoch {epoch} ended after {step % per_epoch} batches; {per_epoch} were promised")
+
+
+def _read(terms: Mapping[str, Tensor | float], norm: Tensor) -> tuple[dict[str, float], float]:
+    """The losses of a step and the norm of its gradient as numbers: the only time in a step that a GPU is waited for."""
+    known = {name: float(value) for name, value in terms.items() if not isinstance(value, Tensor)}
+    asked = {name: value.float() for name, value in terms.items() if isinstance(value, Tensor)} | {"": norm}
+    found = dict(zip(asked, torch.stack(list(asked.values())).tolist(), strict=True))
+    length = found.pop("")
+    return known | found, length
 
 
 _OPTIMISERS: dict[str, Any] = {"adam": optim.Adam, "adamw": optim.AdamW, "adadelta": optim.Adadelta}

@@ -29,12 +29,12 @@ class Ranks:
         """Whether this is the process that writes, validates and decides."""
         return self.rank == 0
 
-    def losses(self, objective: Objective, model: nn.Module, batch: Any) -> tuple[Tensor | None, dict[str, float]]:
+    def losses(self, objective: Objective, model: nn.Module, batch: Any) -> tuple[Tensor | None, Mapping[str, Tensor | float]]:
         """This process's share of the total to minimise (None: its shard of this batch is empty), and the terms of the whole
-        batch before their weights, their weighted sum as "total"."""
+        batch before their weights, their weighted sum as "total"; of one process as tensors, which a GPU may still compute."""
         if self.size == 1:
             total, detached = objective(model, batch)
-            return total, {name: loss.item() for name, loss in detached.items()} | {"total": total.item()}
+            return total, detached | {"total": total.detach()}
         terms = objective.counted(model, batch) if batch.video_ids else {}
         sums = torch.zeros(len(objective.terms), 2, dtype=torch.float64)
         for row, name in enumerate(objective.terms):

@@ -2,10 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -65,3 +67,25 @@ def write_jsonl(path: Path, rows: Iterator[dict[str, Any]] | list[dict[str, Any]
 def write_parquet(path: Path, table: pa.Table) -> None:
     with replacing(path) as temp:
         pq.write_table(table, temp, compression="zstd")
+
+
+class FileWriter:
+    """Runs writes in a thread, in their order, while its caller goes on; at most two wait. One that fails is raised by a later
+    `submit` or at the end. Each file is replaced as a whole, so a kill costs what was not written yet and nothing else."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "writer")
+        self._waiting: deque[Future[None]] = deque()
+
+    def submit(self, write: Callable[[], None]) -> None:
+        self._waiting.append(self._pool.submit(write))
+        while self._waiting and (len(self._waiting) > 2 or self._waiting[0].done()):
+            self._waiting.popleft().result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()
+        for write in self._waiting if kind is None else ():
+            write.result()

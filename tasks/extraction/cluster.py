@@ -29,7 +29,8 @@ from prefect.task_runners import TaskRunner
 
 from storage.errors import LongtakeError, TransientError, UsageError
 from tasks.extraction.engine import RowResult
-from tasks.extraction.shards import Shard, run_shards
+from tasks.extraction.gpu_processes import take_card_once
+from tasks.extraction.shards import Shard, extract_shard
 from tasks.framework.broken_pipe import survive_broken_pipe
 from tasks.framework.runtime import Runtime
 
@@ -66,8 +67,13 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowRes
     if first is None:
         return
     shown: dict[str, Any] = {"task_run_name": "{title}", "tags": ["shard:extract_features"]}
-    task = Task(extract_shard, name="extract_shard", cache_policy=NO_CACHE, persist_result=False, **shown)
+    task = Task(extract_in_worker, name="extract_shard", cache_policy=NO_CACHE, persist_result=False, **shown)
     in_worker = worker_runtime(runtime)
+    local = runtime.runner == "dask" and not runtime.address
+    cards = runtime.gpu_count() if local else 0  # Ray gives its tasks cards itself
+    if cards and runtime.workers > cards:
+        reason = f"runtime.workers is {runtime.workers}, and this machine has {cards} GPUs for them"
+        raise UsageError(f"{reason}; lower runtime.workers to {cards}, or set runtime.device to cpu")
     finished: SimpleQueue[PrefectFuture[list[RowResult]]] = SimpleQueue()
     titles: dict[UUID, str] = {}
     with _connect(runtime) as cluster:
@@ -76,7 +82,7 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowRes
         waiting = 0
         for n, shard in enumerate(chain([first], remaining), 1):
             title = f"shard {n}: {len(shard.videos)} videos from {shard.videos[0].id} on"
-            values = {"shard": replace(shard, runtime=in_worker), "title": title}
+            values = {"shard": replace(shard, runtime=in_worker), "title": title, "cards": cards}
             with cluster.submit_options(), temporary_settings({PREFECT_API_URL: api_url}):
                 future = cluster.runner.submit(task, values)
             titles[future.task_run_id] = title
@@ -90,20 +96,21 @@ def run_on_cluster(shards: Iterable[Shard], runtime: Runtime) -> Iterator[RowRes
         _wait_until_recorded(list(titles))
 
 
-def extract_shard(shard: Shard, title: str) -> list[RowResult]:
-    """One shard in a worker, with one result per pending row: also for those that an earlier try, whose worker was lost,
-    left in the stores."""
+def extract_in_worker(shard: Shard, title: str, cards: int = 0) -> list[RowResult]:
+    """One shard in a worker; of a Dask cluster of this machine's processes, each takes one of so many `cards`."""
     survive_broken_pipe()
-    results = list(run_shards([shard], shard.runtime, again=True))
-    known = {(result.feature, result.id) for result in results}
-    wanted = ((feature.name, id) for feature in shard.features for id in feature.rows)
-    return results + [RowResult(*row) for row in wanted if row not in known]
+    if cards:
+        from distributed import get_worker
+
+        name = get_worker().name  # LocalCluster counts its workers from 0
+        take_card_once(int(name) % cards)
+    return extract_shard(shard)
 
 
 def worker_runtime(runtime: Runtime) -> Runtime:
     """The runtime inside a worker. Workers of this machine share its cores and decoders; those of an existing cluster use
     what it gives them."""
-    update: dict[str, Any] = {"runner": "local"}
+    update: dict[str, Any] = {"runner": "local", "gpus": 1, "nproc": 1}
     if runtime.address:
         update["net_processes"] = 1 if runtime.net_processes is None else runtime.net_processes
     else:

@@ -118,9 +118,9 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
             yield from batcher.fail(video.id, reason)
 
 
-def batch_size(item: np.ndarray, runtime: Runtime) -> int:
+def batch_size(item: np.ndarray, runtime: Runtime, device: str) -> int:
     """How many items of this shape go through a net together."""
-    return min(_MAX_BATCH, max(1, runtime.batch * _FRAME_VALUES // item.size))
+    return min(_MAX_BATCH, max(1, runtime.batch_on(device) * _FRAME_VALUES // item.size))
 
 
 @dataclass
@@ -190,11 +190,13 @@ class _OpenRow:
 
 
 class RunningBatches:
-    """The batches that run in net processes, in order: at most one more than there are processes, so that none waits for work."""
+    """The batches that run, in order: in net processes at most one more than there are of them, so that none waits for work; in
+    this process one, so that a GPU computes it while the rows of the one before are written."""
 
     def __init__(self, runtime: Runtime):
         self._pool = NetPool(runtime.net_count)
         self._running: deque[tuple[NetBatcher, RowBatch, Callable[[], Any]]] = deque()
+        self._here: deque[tuple[NetBatcher, RowBatch, Callable[[], Any]]] = deque()
 
     def __enter__(self) -> Self:
         self._pool.__enter__()
@@ -204,22 +206,24 @@ class RunningBatches:
         self._pool.__exit__(*error)
 
     def submit(self, batcher: NetBatcher, batch: RowBatch) -> Iterator[RowResult]:
-        """Start a batch, and settle the first one if enough run; or run it here."""
-        run, job = batcher.net.job(batch.items)
+        """Start a batch, and settle the first one if enough run."""
         if batcher.net.in_process or not self._pool.workers:
-            yield from batcher.settle(batch, run(job))
+            self._here.append((batcher, batch, batcher.net.submit(batch.items)))
+            if len(self._here) > 1:
+                yield from self._take(self._here)
             return
-        self._running.append((batcher, batch, self._pool.submit(run, job)))
+        self._running.append((batcher, batch, self._pool.submit(*batcher.net.job(batch.items))))
         if len(self._running) > self._pool.workers:
-            yield from self._take()
+            yield from self._take(self._running)
 
     def take_all(self) -> Iterator[RowResult]:
-        while self._running:
-            yield from self._take()
+        for waiting in (self._here, self._running):
+            while waiting:
+                yield from self._take(waiting)
 
-    def _take(self) -> Iterator[RowResult]:
-        batcher, batch, answer = self._running.popleft()
-        yield from batcher.settle(batch, answer())
+    def _take(self, waiting: deque[tuple[NetBatcher, RowBatch, Callable[[], Any]]]) -> Iterator[RowResult]:
+        batcher, batch, take = waiting.popleft()
+        yield from batcher.settle(batch, take())
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +315,7 @@ class NetBatcher:
 
     def _new_buffer(self, items: np.ndarray) -> np.ndarray:
         """A buffer for items of this shape: one whose batch is done, if there is one."""
-        shape = (batch_size(items[0], self._runtime), *items.shape[1:])
+        shape = (batch_size(items[0], self._runtime, self.net.device), *items.shape[1:])
         while self._spare:
             if (spare := self._spare.pop()).shape == shape:
                 return spare

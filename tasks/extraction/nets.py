@@ -4,7 +4,7 @@ In a module of its own, apart from every task: processes that run batches import
 so its cache holds one loaded net per process."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone, Preprocessing
 from models.backbones.batches import ItemBatch
+from models.backbones.folding import fold_batch_norms
 from models.backbones.openvino_model import Arithmetic, ModelBatch, knows_bfloat16, run_model
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import WEIGHTLESS, canonical, module_of, open_backbone
@@ -30,10 +31,11 @@ from storage.worker_pool import Loss, WorkerPool
 from storage.worker_process import WorkerKind
 from tasks.extraction.converted_models import converted
 from tasks.extraction.extractors import BackboneFeature, TaggerFeature
+from tasks.framework.runtime import allow_tf32
 from tasks.training.loading import load_tagger
 
 Engine = Literal["torch", "openvino"]
-Precision = Literal["auto", "float32", "float16", "bfloat16"]
+Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16"]
 _HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _CACHED = 8  # nets in memory at once
 _SLOW_BATCH = 600.0  # seconds, after which a net process hangs
@@ -67,7 +69,7 @@ class NetSpec:
     engine: Engine
     device: str
     arithmetic: str
-    """float32, float16 or bfloat16"""
+    """float32, tf32, float16 or bfloat16"""
     threads: int = 1
     """of an engine on the CPU"""
     seed: int = 0
@@ -86,6 +88,15 @@ def engine_of(feature: Any, chosen: Literal["auto", "torch", "openvino"], device
     return "openvino" if chosen != "torch" and converts and device == "cpu" else "torch"
 
 
+def arithmetic_of(feature: Any, device: str, precision: Precision) -> str:
+    """The numbers that a feature's net computes with. Rows are kept as float16, so half precision costs them little."""
+    if isinstance(feature, BackboneFeature) and feature.precision == "bfloat16":
+        return "bfloat16"
+    if not device.startswith("cuda"):
+        return "float32"
+    return "float16" if precision == "auto" else precision
+
+
 def spec_of(
     feature: Any,
     weights: str,
@@ -97,10 +108,9 @@ def spec_of(
 ) -> NetSpec:
     """How the net of a feature, whose weights have this hash, is run. `precision` is what the runtime says of GPUs."""
     on_gpu = device.startswith("cuda")
-    if precision in _HALF and not on_gpu:
+    if precision in ("tf32", *_HALF) and not on_gpu:
         raise BadInput(f"runtime.precision is '{precision}', which needs a GPU; set it to auto")
-    # Rows are kept as float16, so half precision costs them little.
-    arithmetic = "float16" if precision == "auto" and on_gpu else precision if on_gpu else "float32"
+    arithmetic = arithmetic_of(feature, device, precision)
     if isinstance(feature, TaggerFeature):
         if feature.weights == "trained" and tagger is None:
             raise MissingFeatures("the word tagger was not trained yet; run 'longtake run' without --until")
@@ -109,7 +119,6 @@ def spec_of(
     if not isinstance(feature, BackboneFeature):
         raise BadInput(f"features of kind '{feature.kind}' are not extracted")
     if feature.precision == "bfloat16":
-        arithmetic = "bfloat16"
         if engine == "torch" and not on_gpu:
             reason = f"{feature.net} is to be computed in bfloat16, which on a CPU needs the engine OpenVINO"
             raise BadInput(f"{reason}; leave its precision out, or set runtime.engine to auto")
@@ -129,6 +138,8 @@ class Net:
         self._video_outputs = backbone.video_outputs if isinstance(backbone, VideoBackbone) else {}
         if spec.engine == "torch":
             backbone.net.to(spec.device)
+            if spec.device != "cpu":
+                self._prepare_for_gpu()
 
     def request(self, sampling: Sampling | None, name: str, plan: str = "") -> FrameRequest | AudioRequest:
         """What the decoder has to deliver for this net, for the feature of this name; `plan` is the sampling's name."""
@@ -149,16 +160,63 @@ class Net:
         arithmetic: Arithmetic = "bfloat16" if self.spec.arithmetic == "bfloat16" else "float32"
         return run_model, ModelBatch(self._model(batch.items.shape), arithmetic, self.spec.threads, batch)
 
-    def __call__(self, items: Tensor) -> dict[str, np.ndarray]:
-        """By torch: items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32."""
-        half = _HALF.get(self.spec.arithmetic)
+    def submit(self, batch: ItemBatch) -> Callable[[], dict[str, np.ndarray]]:
+        """Start a batch in this process. What is returned gives its wanted outputs: on a CPU they are there already, for a GPU it
+        waits, while the next batch can be filled and started."""
+        if self.spec.engine != "torch":
+            found = run_model(self.job(batch)[1])
+            return lambda: found
+        return self.start(batch)
+
+    def start(self, batch: ItemBatch) -> Callable[[], dict[str, np.ndarray]]:
+        """The same by torch. Only the wanted outputs leave the device, as float16 where that is wanted, through pinned memory."""
+        outputs = self(torch.from_numpy(batch.items))
+        received = {}
+        for name, dtype in batch.outputs.items():
+            rows = outputs[name][: batch.count].to(getattr(torch, dtype))
+            received[name] = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=rows.is_cuda).copy_(rows, non_blocking=True)
+        done = torch.cuda.current_stream().record_event() if self.device.startswith("cuda") else None
+
+        def take() -> dict[str, np.ndarray]:
+            if done is not None:
+                done.synchronize()
+            found = {name: rows.numpy() for name, rows in received.items()}
+            if self.spec.arithmetic == "float16" and not all(np.isfinite(rows).all() for rows in found.values()):
+                # A number inside the net was beyond float16's 65,504: the batch again, before a video is set aside for it.
+                return open_net(replace(self.spec, arithmetic="float32")).start(batch)()
+            return found
+
+        return take
+
+    def __call__(self, items: Tensor) -> Mapping[str, Tensor]:
+        """By torch: items (N, ...) on the CPU, pinned where that helps -> output -> (N, *shape) float32 on the device."""
+        half, device = _HALF.get(self.spec.arithmetic), torch.device(self.device).type
+        if device != "cpu":
+            allow_tf32(self.spec.arithmetic == "tf32")
         try:
-            with torch.inference_mode(), torch.autocast("cuda", half or torch.float16, enabled=half is not None):
-                outputs = self.backbone(items.to(self.device, non_blocking=True))
+            with torch.inference_mode(), torch.autocast(device, half or torch.bfloat16, enabled=half is not None):
+                return self.backbone(items.to(self.device, non_blocking=True))
         except torch.OutOfMemoryError as error:
             reason = f"the GPU has no room for {len(items)} items of {self.backbone.name}"
             raise StorageError(f"{reason}; lower runtime.batch") from error
-        return {name: rows.float().cpu().numpy() for name, rows in outputs.items()}
+
+    def _prepare_for_gpu(self) -> None:
+        """Batch norms folded, the layout that tensor cores read, and weights cast once instead of at every batch. Not on a CPU:
+        rows there keep their bits."""
+        net, backbone = self.backbone.net, self.backbone
+        if not self.spec.name or module_of(self.spec.name) == "region":
+            return  # they also compute outside of autocast, with float32 weights
+        if backbone.preprocessing is not None:
+            width, height = backbone.preprocessing.crop or backbone.preprocessing.size or (224, 224)
+            example = torch.zeros(1, backbone.clip or 1, height, width, 3, dtype=torch.uint8, device=self.device)
+            example.random_(256)
+            fold_batch_norms(net, lambda: backbone(example))
+        if backbone.clip is not None:
+            net.to(memory_format=torch.channels_last_3d)
+        if self.spec.arithmetic in _HALF:
+            for module in net.modules():
+                if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+                    module.to(_HALF[self.spec.arithmetic])
 
     @cache  # noqa: B019 - nets stay open as long as their process
     def _model(self, shape: tuple[int, ...]) -> Path:
@@ -190,7 +248,7 @@ def run_net(job: NetBatch) -> dict[str, np.ndarray]:
     """Run a batch by torch; the net stays open for the next one."""
     if job.spec.device == "cpu" and torch.get_num_threads() != job.spec.threads:
         torch.set_num_threads(job.spec.threads)
-    return job.batch.select(open_net(job.spec)(torch.from_numpy(job.batch.items)))
+    return open_net(job.spec).start(job.batch)()
 
 
 @runtime_checkable

@@ -54,6 +54,11 @@ def run_shards(shards: Iterable[Shard], runtime: Runtime, again: bool = False) -
 
         yield from run_on_cluster(shards, runtime)
         return
+    if (gpus := runtime.gpu_count()) > 1:
+        from tasks.extraction.gpu_processes import run_on_gpus
+
+        yield from run_on_gpus(shards, runtime, gpus)
+        return
     remaining = iter(shards)  # one shard after another through the same nets: batches are filled across shards
     first = next(remaining, None)
     if first is None:
@@ -69,6 +74,19 @@ def run_shards(shards: Iterable[Shard], runtime: Runtime, again: bool = False) -
                 yield from shard.videos
 
         yield from extract(features, videos(), runtime)
+    if gpus:  # whoever trains next has all of its memory
+        open_net.cache_clear()
+        features.clear()
+        torch.cuda.empty_cache()
+
+
+def extract_shard(shard: Shard) -> list[RowResult]:
+    """One shard in a process of its own, with one result per pending row: also for those that an earlier try, whose process was
+    lost, left in the stores."""
+    results = list(run_shards([shard], shard.runtime, again=True))
+    known = {(result.feature, result.id) for result in results}
+    wanted = ((feature.name, id) for feature in shard.features for id in feature.rows)
+    return results + [RowResult(*row) for row in wanted if row not in known]
 
 
 def _open(rows: PendingRows, shard: Shard, stack: ExitStack) -> Feature:

@@ -79,12 +79,17 @@ class FeatureAccess:
 
     def read(self, ids: Sequence[str], device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """B videos -> features name -> (B, T, D) float32, masks name -> (B, T)."""
+        features, masks = self.read_half(ids)
+        # torch converts 10x faster than numpy, and a GPU after half the way
+        features = {name: x.to(device).float() for name, x in features.items()}
+        return features, {name: mask.to(device) for name, mask in masks.items()}
+
+    def read_half(self, ids: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The same as they are stored: float16, on the CPU."""
         features, masks = {}, {}
         for name in self.names:
             array, mask = self._batch(name, ids)
-            # torch converts 10x faster than numpy
-            features[name] = torch.from_numpy(array).float().to(device)
-            masks[name] = torch.from_numpy(mask).to(device)
+            features[name], masks[name] = torch.from_numpy(array), torch.from_numpy(mask)
         return features, masks
 
     def _batch(self, name: str, ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

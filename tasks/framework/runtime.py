@@ -1,15 +1,18 @@
 """How a run uses the machine. Nothing here is part of any key: it changes how fast a result comes, not which."""
 
+import os
 from typing import Literal
 
 from pydantic import Field, field_validator
 
+from storage.errors import UsageError
 from storage.files.sanitising import has_login
-from storage.machine import keep_freed_memory, usable_cores
+from storage.machine import keep_freed_memory, nvidia_cards, usable_cores
 from storage.options import Options
 
 MOST_TRAINING_THREADS = 4
 """A captioner's products are small: more threads wait for each other longer than they compute."""
+_BATCH_ON_CPU, _PER_GIGABYTE, _MOST_ON_GPU = 16, 8, 256  # frames
 
 
 class Runtime(Options):
@@ -26,12 +29,16 @@ class Runtime(Options):
     engine: Literal["auto", "torch", "openvino"] = "auto"
     """what runs the nets of features: auto takes OpenVINO on this machine's CPU and torch on a GPU or a cluster elsewhere. They
     differ by rounding; the rows of one store are all made by one engine"""
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    """of backbones on a GPU; auto is float16 there and float32 on the CPU. Rows are kept as float16 either way"""
-    batch: int = Field(16, ge=1)
-    """how much goes through a backbone together, in frames of 224 x 224 pixels: 4 clips of 16 frames of 112 x 112 count as 16"""
-    decoders: int = Field(default_factory=lambda: min(4, usable_cores()), ge=0)
-    """decoder processes; 0 decodes in this process"""
+    gpus: int | Literal["auto"] = "auto"
+    """GPUs of this machine that extract features, with a process each; auto takes all"""
+    precision: Literal["auto", "float32", "tf32", "float16", "bfloat16"] = "auto"
+    """of backbones on a GPU; auto is float16 there and float32 on the CPU. tf32 is float32 with products of ten bits. Rows are
+    kept as float16 either way"""
+    batch: int | None = Field(None, ge=1)
+    """how much goes through a backbone together, in frames of 224 x 224 pixels: 4 clips of 16 frames of 112 x 112 count as 16.
+    Left out: 16 on a CPU; on a GPU 8 for each GiB of its memory, 256 at most"""
+    decoders: int = Field(default_factory=lambda: min(usable_cores(), usable_cores() if nvidia_cards() else 4), ge=0)
+    """decoder processes; 0 decodes in this process. Left out: 4 at most, or beside a GPU, which waits for them, one per core"""
     decode_timeout: float = Field(120.0, gt=0)
     """seconds after which a decoder that does not answer is stopped and its video quarantined"""
     concurrency_limit: str = ""
@@ -49,8 +56,10 @@ class Runtime(Options):
     retry_quarantined: bool = False
     """try again the videos that extraction could not read before"""
 
-    training_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    training_precision: Literal["float32", "tf32", "bfloat16"] = "bfloat16"
     """of training on a GPU: bfloat16 where torch finds it safe, weights stay float32; on the CPU always float32"""
+    deterministic: bool = False
+    """only algorithms that give the same bits every time: a training on a GPU can then be resumed to the bit, and is slower"""
     nproc: int = Field(1, ge=1)
     """processes that train a captioner together on this machine, each with a part of every batch and, on GPUs, one of its own"""
     checkpoints: int = Field(2, ge=1)
@@ -75,12 +84,55 @@ class Runtime(Options):
         """CPU threads of each process that trains."""
         return self.threads or max(1, min(MOST_TRAINING_THREADS, usable_cores() // self.nproc))
 
+    def batch_on(self, device: str) -> int:
+        """`batch`, or what fits the device."""
+        if self.batch is not None or device == "cpu":
+            return self.batch or _BATCH_ON_CPU
+        import torch
+
+        gigabytes = torch.cuda.get_device_properties(device).total_memory >> 30
+        return max(_BATCH_ON_CPU, min(_MOST_ON_GPU, _PER_GIGABYTE * gigabytes))
+
+    def gpu_count(self) -> int:
+        """GPUs that extract features here; 0 on a CPU."""
+        import torch
+
+        there = torch.cuda.device_count() if self.torch_device() == "cuda" else 0
+        if self.gpus == "auto" or not there:
+            return there
+        if not 1 <= self.gpus <= there:
+            raise UsageError(f"runtime.gpus is {self.gpus} and torch finds {there} here; set it to auto, or to 1 up to {there}")
+        return self.gpus
+
     def torch_device(self) -> str:
-        """The device's name for torch; sets torch's thread count, and how memory is kept, on the way."""
+        """The device's name for torch; sets torch's threads, precision, determinism, and how memory is kept, on the way. A GPU
+        that is not there is refused."""
         import torch
 
         keep_freed_memory()
         torch.set_num_threads(self.training_threads)
-        if self.device == "auto":
-            return "cuda" if torch.cuda.is_available() else "cpu"
-        return self.device
+        there = torch.cuda.device_count() if self.device != "cpu" and torch.cuda.is_available() else 0
+        if self.device == "cpu" or (self.device == "auto" and not there):
+            device = "cpu"
+        elif not there:
+            remedy = "set it to auto or cpu, or look at the driver: 'longtake doctor' shows what torch finds"
+            raise UsageError(f"runtime.device is cuda, but torch finds no GPU here; {remedy}")
+        elif self.nproc > there:
+            reason = f"runtime.nproc is {self.nproc}, each with a GPU of its own, and torch finds {there}"
+            raise UsageError(f"{reason}; lower runtime.nproc, or set runtime.device to cpu")
+        else:
+            device = "cuda"
+            allow_tf32(self.training_precision == "tf32")  # else torch would take it for convolutions by itself
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+        return device
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Whether products and convolutions of float32 numbers may round them to ten bits first, on GPUs that can."""
+    import torch
+
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed

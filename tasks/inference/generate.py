@@ -22,13 +22,17 @@ def rank_captions(
     options: SearchOptions,
     device: str,
     progress: Callable[[int], None] | None = None,
+    attention: bool = True,
 ) -> list[list[CaptionRow]]:
-    """The `n_best` captions of each video, best first; fewer where the search found fewer, but one at least."""
+    """The `n_best` captions of each video, best first; fewer where the search found fewer, but one at least. Without `attention`
+    none is kept."""
     found: list[list[CaptionRow]] = []
     for start in range(0, len(ids), _BATCH):
         batch = list(ids[start : start + _BATCH])
         with torch.inference_mode():
-            decoded = search(captioner, *access.read(batch, device), options)
+            found_here = search(captioner, *access.read(batch, device), options, attention=attention)
+        maps = None if found_here.attention is None else found_here.attention.cpu()
+        decoded = Decoded(found_here.tokens.cpu(), found_here.log_probs.cpu(), maps)  # a batch at once, not number by number
         for row, id in enumerate(batch):
             finished = decoded.log_probs[row].isfinite().tolist()
             found.append([_row(decoded, vocabulary, row, n, id) for n, ok in enumerate(finished) if ok or not n])

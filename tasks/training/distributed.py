@@ -27,6 +27,7 @@ _POLL_SECONDS = 5.0  # between two updates of the curve
 
 def train_in_processes(stage: str, label: str, context: StageContext, options: BaseModel, **inputs: ArtifactRef) -> StageResult:
     """Run a training stage in `runtime.nproc` processes; this one waits and publishes the curve in Prefect meanwhile."""
+    context.runtime.torch_device()  # more processes than GPUs are refused here, in words
     task, result = context.folder / TASK, context.folder / RESULT
     result.unlink(missing_ok=True)
     values = {

@@ -4,6 +4,7 @@ Without torchrun's environment this is the launcher; with it, one of the process
 import json
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -56,10 +57,12 @@ def run_process(task: Path) -> int:
     values = json.loads(task.read_bytes())
     end_with_process(values["parent"])
     runtime = Runtime.model_validate(values["runtime"])
-    on_gpu = runtime.torch_device() == "cuda"
-    if on_gpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    card: torch.device | None = None
+    if runtime.torch_device() == "cuda":
+        card = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(card)
+    # NCCL is told its card and connects at once; an hour is more than scoring, which the others wait for, ever takes.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if card else "gloo", device_id=card, timeout=timedelta(hours=1))
     folder, ranks = Path(values["folder"]), Ranks()
     ref = ArtifactRef.from_json(values["ref"])
     context = StageContext(Workspace.open(values["workspace"]), Path(values["data"]), runtime, folder, ref)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from models.training.loop import Batches, FitOptions, Progress, Schedule, TrainS
 from models.training.parallel import Ranks
 from storage.checkpoints import Checkpoint, LastCheckpoints
 from storage.errors import LongtakeError, Mismatch
-from storage.files.atomic import write_json, write_jsonl
+from storage.files.atomic import FileWriter, write_json, write_jsonl
 from tasks.framework.progress import CurveArtifact, progress_bar
 from tasks.framework.stage import StageContext
 
@@ -109,7 +110,7 @@ def run_training(context: StageContext, training: Training, resumed: Resumed | N
     """Train from the last checkpoint, or from the start, to the end. The best epoch's weights and the curve stay, checkpoints
     are removed.
 
-    Of several processes that train together, all call this; the main one alone validates, decides and writes."""
+    Of several processes that train together, all call this and validate; the main one alone decides and writes."""
     ranks = Ranks()
     resumed = resumed or resume(context.folder)
     for name, wanted in training.metadata.items() if resumed.values else ():
@@ -119,7 +120,7 @@ def run_training(context: StageContext, training: Training, resumed: Resumed | N
             raise Mismatch(f"{other}; {remedy}")
     ranks.broadcast(0)  # all have read the checkpoint: from now on it may be replaced
     state = TrainerState.from_json(resumed.values) if resumed.values else TrainerState(list(training.earlier))
-    if ranks.is_main_process and not resumed.values and training.evaluate_start is not None:
+    if not resumed.values and training.evaluate_start is not None:
         point, state.best = training.evaluate_start()
         state.history.append(point)
     if not state.stopped:
@@ -171,15 +172,17 @@ def _train(context: StageContext, training: Training, resumed: Resumed, state: T
     what = (training.model, training.objective, training.batches, training.options)
     device, half = runtime.torch_device(), runtime.training_precision == "bfloat16"
     steps = train(context.folder, *what, resumed.state, device, ranks, half=half)
-    with progress_bar(training.label, total, "steps", steps_done) if ranks.is_main_process else nullcontext() as bar:
+    shown = progress_bar(training.label, total, "steps", steps_done) if ranks.is_main_process else nullcontext()
+    with shown as bar, FileWriter() as writer:
         for progress in steps:
             metrics = {**progress.losses, **ranks.mean(training.metrics(), progress.videos)}
             for name, value in metrics.items():
                 state.sums[name] = state.sums.get(name, 0.0) + value
             if bar is not None:
                 bar.update_to(progress.step, _postfix(training, metrics, state.best))
+            if progress.end_of_epoch:
+                _end_epoch(context, training, progress, state, writer)
             if ranks.is_main_process and progress.end_of_epoch:
-                _end_epoch(context, training, progress, state)
                 write_jsonl(context.folder / "curves.jsonl", state.history)
                 curve.show(state.history, final=state.stopped)
             state.stopped = bool(ranks.broadcast(state.stopped))
@@ -189,7 +192,7 @@ def _train(context: StageContext, training: Training, resumed: Resumed, state: T
                     snapshot = progress.snapshot().with_tensors({f"rng.{name}": rng for name, rng in others.items()})
                     tensors = {name: tensor.numpy() for name, tensor in snapshot.tensors.items()}
                     values = {"training": snapshot.values, "about": training.metadata, **asdict(state)}
-                    checkpoints.save(Checkpoint(tensors, values | training.extra_state()))
+                    writer.submit(partial(checkpoints.save, Checkpoint(tensors, values | training.extra_state())))
                 saved = time.monotonic()
             if state.stopped:
                 break
@@ -203,13 +206,14 @@ def _postfix(training: Training, metrics: Mapping[str, float], best: BestEpoch) 
     return "  ".join(parts)
 
 
-def _end_epoch(context: StageContext, training: Training, progress: Progress, state: TrainerState) -> None:
-    """Add the epoch to the curve, validate it, save it if it is the best so far, and decide whether to stop."""
+def _end_epoch(context: StageContext, training: Training, progress: Progress, state: TrainerState, writer: FileWriter) -> None:
+    """Add the epoch to the curve, validate it, save it if it is the best so far, and decide whether to stop. All processes do;
+    what they decide is the main one's."""
     means = {name: total / progress.steps_per_epoch for name, total in state.sums.items()}
     epoch, keep_best = progress.epoch + 1, training.options.keep == "best"
     done = (len(training.earlier), training.earlier[-1]["step"]) if training.earlier else (0, 0)
     point = {"epoch": done[0] + epoch, "step": done[1] + progress.step, "learning_rate": progress.learning_rate}
-    state.history.append(point | training.curve_point(epoch, means))
+    state.history.append(point | (training.curve_point(epoch, means) if Ranks().is_main_process else means))
     state.sums = {}
     last = epoch == training.options.epochs
     if training.validate is not None and (last or epoch % training.validate_every == 0):
@@ -219,18 +223,21 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
         better = score > state.best.score and progress.epoch >= training.first_epoch
         if better if keep_best else last:
             state.best = BestEpoch(score, progress.epoch)
-            _save_result(context, training, progress)
+            _save_result(context, training, progress, writer)
         since = max(state.best.epoch, training.first_epoch - 1)
         state.stopped = keep_best and progress.epoch - since >= training.patience
     elif training.validate is None and last:
         state.best = BestEpoch(epoch=progress.epoch)
-        _save_result(context, training, progress)
+        _save_result(context, training, progress, writer)
     state.stopped = state.stopped or last
 
 
-def _save_result(context: StageContext, training: Training, progress: Progress) -> None:
+def _save_result(context: StageContext, training: Training, progress: Progress, writer: FileWriter) -> None:
     """The weights without the optimiser: for inference, not for resuming."""
+    if not Ranks().is_main_process:
+        return
     with progress.averaged():
         tensors = progress.snapshot().tensors.items()
     weights = {name: tensor.numpy() for name, tensor in tensors if name.startswith("model.")}
-    Checkpoint(weights, {**training.metadata, "epoch": progress.epoch}).save(context.folder / training.result)
+    checkpoint = Checkpoint(weights, {**training.metadata, "epoch": progress.epoch})
+    writer.submit(partial(checkpoint.save, context.folder / training.result))

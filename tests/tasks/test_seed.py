@@ -148,9 +148,9 @@ def test_validation_captions_are_decoded_as_asked_for(toy: ToyRun, monkeypatch: 
     seen: list[SearchOptions] = []
     real = batches.rank_captions
 
-    def watched(*args: Any) -> Any:
+    def watched(*args: Any, **kwargs: Any) -> Any:
         seen.append(args[4])
-        return real(*args)
+        return real(*args, **kwargs)
 
     monkeypatch.setattr(batches, "rank_captions", watched)
     how = {"epochs": 1, "batch_size": 4, "captions_per_video": 4}

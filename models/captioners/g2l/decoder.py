@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from models.layers.attention import Attention
 from models.layers.recurrent import gru_step
 from models.layers.words import OutputLayer, word_embedding
-from models.types import Memory, State
+from models.types import Memory, State, ValidTokens
 
 
 class GruDecoder(nn.Module):
@@ -43,7 +43,7 @@ class GruDecoder(nn.Module):
         state, weights = self._advance(self.gates_from_word(self.dropout(self.embed(token))), state, memory)
         return self.predict(self.dropout(state[-1]), wanted), state, weights  # eq. 12
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         words = self.dropout(self.embed(tokens[:, :-1]))
         state = self.start(memory)
         top = []
@@ -51,7 +51,7 @@ class GruDecoder(nn.Module):
             state, _ = self._advance(from_word, state, memory)
             top.append(state[-1])
         hidden = torch.stack(top, dim=1)
-        return self.predict(self.dropout(hidden if valid is None else hidden[valid]))  # eq. 12
+        return self.predict(self.dropout(hidden if valid is None else valid.select(hidden)))  # eq. 12
 
     def _advance(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Tensor | None]:
         """from_word (N, 3H), state, memory of N -> new state, attention (N, T): eq. 10 and 11."""

@@ -12,7 +12,7 @@ from models.captioners.recnet.reconstructors import Reconstruction, Reconstructi
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.layers.temporal_encoder import masked_mean
 from models.losses.policy_gradient import PolicyGradient
-from models.types import PAD, Batch
+from models.types import Batch
 
 Which = Literal["global", "local", "both"]
 
@@ -49,8 +49,8 @@ class ReconstructionLoss:
         wanted = {"global": (global_distance,), "local": (local_distance,), "both": (global_distance, local_distance)}
         distances = [distance(reconstruction, target, batch.video_index) for distance in wanted[self.which]]
         present = target.valid.flatten(1).any(1)[batch.video_index]
-        assert batch.tokens is not None
-        self._count = int((batch.tokens[:, 1:] != PAD).sum())
+        assert batch.valid is not None
+        self._count = int(batch.valid.host.sum())
         return (torch.stack(distances).sum(0) * present).sum() / max(self._count, 1)
 
 

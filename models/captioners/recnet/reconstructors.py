@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.layers.attention import AdditiveAttention
+from models.layers.recurrent import LSTM, LSTMCell
 from models.layers.temporal_encoder import Join, masked_mean, zero_invalid
 from models.types import Batch, Memory, TeacherForcedStates
 
@@ -65,7 +66,7 @@ class GlobalReconstructor(nn.Module):
 
     def __init__(self, hidden: int, size: int):
         super().__init__()
-        self.lstm = nn.LSTM(2 * hidden, size, batch_first=True)
+        self.lstm = LSTM(2 * hidden, size, batch_first=True)
 
     def forward(self, states: TeacherForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         sentence = masked_mean(states.hidden, words).unsqueeze(1).expand_as(states.hidden)
@@ -79,7 +80,7 @@ class LocalReconstructor(nn.Module):
     def __init__(self, hidden: int, size: int, attention: int):
         super().__init__()
         self.attention = AdditiveAttention(hidden, size, attention)
-        self.cell = nn.LSTMCell(hidden, size)
+        self.cell = LSTMCell(hidden, size)
 
     def forward(self, states: TeacherForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         caption = self.attention.prepare(Memory(states.hidden, words, states.hidden[:, 0]))
@@ -93,7 +94,7 @@ class TransposedReconstructor(nn.Module):
 
     def __init__(self, hidden: int, size: int):
         super().__init__()
-        self.cell = nn.LSTMCell(hidden, size)
+        self.cell = LSTMCell(hidden, size)
 
     def forward(self, states: TeacherForcedStates, words: Tensor, frames: Tensor) -> Reconstruction:
         assert states.attention is not None  # the options refuse a base without attention

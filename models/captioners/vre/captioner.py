@@ -21,7 +21,7 @@ from models.layers.attention import AttentionSoftmax, weighted_sum
 from models.layers.recurrent import Unrolling, lstm_step, open_forget_gate
 from models.layers.words import OutputLayer, word_embedding
 from models.options import Options
-from models.types import BOS, PAD, Batch, Memory, State
+from models.types import BOS, PAD, Batch, Memory, State, ValidTokens
 
 
 class VreOptions(Options):
@@ -129,9 +129,9 @@ class RefocusDecoder(nn.Module):
         state, weights = self._advance(self.gates_from_word(self._words(token, memory.summary)), state, memory)
         return self.predict(self.dropout(state[0]), wanted), state, weights
 
-    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: Tensor | None = None) -> Tensor:
+    def teacher_forced(self, tokens: Tensor, memory: Memory, valid: ValidTokens | None = None) -> Tensor:
         inputs = tokens[:, :-1]
-        steps = Unrolling(torch.ones_like(inputs, dtype=torch.bool) if valid is None else valid)
+        steps = Unrolling(valid or ValidTokens.all_of(inputs))
         words = steps.pack(self._words(inputs, memory.summary.unsqueeze(1)))
         outputs = steps.run(self._advance, self.gates_from_word(words), memory, self.start)
         logits = self.predict(self.dropout(steps.valid(torch.cat([state[0] for state, _ in outputs]))))
@@ -223,27 +223,32 @@ class VreCaptioner(Captioner):
         tokens, memory = self._prepare(batch)
         refocused = memory.extras.get("refocused", memory.summary.unsqueeze(1)).unbind(1)
         keys = memory.extras.get("candidates", memory.extras["key_frame"].unsqueeze(1))
-        losses = self.losses_given(tokens, memory, (memory.extras["first"], *refocused), truth, own)
+        losses = self.losses_given(tokens, memory, (memory.extras["first"], *refocused), truth, own, batch.valid)
         return StepLosses(losses[:, 0], losses[:, 1:], keys, memory.mask, memory.extras.get("focus"))
 
     def losses_given(
-        self, tokens: Tensor, memory: Memory, summaries: Sequence[Tensor], truth: float = 1.0, own: Own = "argmax"
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        summaries: Sequence[Tensor],
+        truth: float = 1.0,
+        own: Own = "argmax",
+        valid: ValidTokens | None = None,
     ) -> Tensor:
         """-log p(caption) (N, n) of N captions, given each of n representations o (N, H) of their videos."""
         decoder, n, N = cast(RefocusDecoder, self.decoder), len(summaries), len(tokens)
         repeated = decoder.guided(memory.select(torch.arange(N, device=tokens.device).repeat(n)), torch.cat(list(summaries)))
         stays = torch.rand(tokens.shape, device=tokens.device).repeat(n, 1) < truth if truth < 1 else None
+        valid = (valid or ValidTokens(tokens.cpu()[:, 1:] != PAD, tokens.device)).repeat(n)
         tokens = tokens.repeat(n, 1)
-        targets = tokens[:, 1:]
-        valid = targets != PAD
         decoder.dropout.copies = n
         try:
             inputs = tokens if stays is None else mix_tokens(decoder, tokens, repeated, truth, own, stays)
             logits = decoder.teacher_forced(inputs, repeated, valid).float()
         finally:
             decoder.dropout.copies = 1
-        each = nn.functional.cross_entropy(logits, targets[valid], reduction="none")
-        return each.new_zeros(valid.shape).masked_scatter(valid, each).sum(1).view(n, N).t()
+        each = nn.functional.cross_entropy(logits, valid.select(tokens[:, 1:]), reduction="none")
+        return each.new_zeros(valid.mask.shape).masked_scatter(valid.mask, each).sum(1).view(n, N).t()
 
 
 def build_vre(options: VreOptions, feature_sizes: dict[str, int], vocabulary_size: int) -> VreCaptioner:

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from models.layers.recurrent import GRU
 from models.layers.temporal_encoder import check_present, masked_mean, zero_invalid
 from models.types import Memory
 
@@ -35,8 +36,8 @@ class KeyFrameGru(nn.Module):
 
     def __init__(self, size: int, hidden: int, batch_norm: bool = False):
         super().__init__()
-        self.leftwards = nn.GRU(size, hidden, batch_first=True)
-        self.rightwards = nn.GRU(size, hidden, batch_first=True)
+        self.leftwards = GRU(size, hidden, batch_first=True)
+        self.rightwards = GRU(size, hidden, batch_first=True)
         self.combine = _linear(2 * hidden, hidden, batch_norm)
 
     def forward(self, rows: Tensor, lengths: Tensor, key: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class RewardMemory:
         now = rewards.detach().float().tolist()
         last = [self._before(id, epoch, reward) for id, reward in zip(ids, now, strict=True)]
         self._rewards.update((id, (epoch, reward)) for id, reward in zip(ids, now, strict=True))
-        return rewards.detach().float() - torch.tensor(last, dtype=torch.float32, device=rewards.device)
+        return rewards.detach().float() - torch.tensor(last, dtype=torch.float32).to(rewards.device, non_blocking=True)
 
     def _before(self, id: str, epoch: int, otherwise: float) -> float:
         seen, reward = self._rewards.get(id, (-1, otherwise))

@@ -123,8 +123,7 @@ def test_the_same_seed_gives_the_same_mixture() -> None:
 def test_truth_alone_draws_nothing_and_steps_through_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     captioner, batch = toy_captioner(), toy_batch()
     assert batch.tokens is not None
-    memory, real = memory_of(captioner, batch), batch.tokens[:, 1:] != PAD
-    plain = captioner.decoder.teacher_forced(batch.tokens, memory, real)
+    plain = captioner.decoder.teacher_forced(batch.tokens, memory_of(captioner, batch), batch.valid)
     monkeypatch.setattr(captioner.decoder, "step", None)
     before = torch.get_rng_state()
     assert torch.equal(captioner.word_logits(batch, truth=1.0)[0], plain)

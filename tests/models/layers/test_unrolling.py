@@ -13,7 +13,7 @@ from models.captioners.vre.captioner import VreOptions
 from models.layers import attention
 from models.layers.recurrent import Unrolling
 from models.layers.words import OutputLayer
-from models.types import EOS, PAD, Memory
+from models.types import EOS, PAD, Memory, ValidTokens
 from models.zoo import build_captioner
 from tests.models.captioners.captioner_checks import opinionated
 from tests.models.toy_captions import SIZES, VOCABULARY, toy_batch, toy_captioner
@@ -23,15 +23,19 @@ def real_up_to(*lengths: int, steps: int) -> torch.Tensor:
     return torch.arange(steps) < torch.tensor(lengths).unsqueeze(1)
 
 
+def on_cpu(real: torch.Tensor) -> ValidTokens:
+    return ValidTokens(real, real.device)
+
+
 def test_no_step_is_taken_behind_the_end_of_most_captions() -> None:
-    steps = Unrolling(real_up_to(2, 5, 1, 5, 3, 5, 5, 5, 5, 5, steps=6))
+    steps = Unrolling(on_cpu(real_up_to(2, 5, 1, 5, 3, 5, 5, 5, 5, 5, steps=6)))
     # 10, 9, 8, 7, 7 and 0 rows are of use: to leave one of ten behind is not worth it, nor one of eight; two of ten are
     assert steps.counts == [10, 10, 8, 8, 8, 0]
 
 
 def test_what_is_packed_comes_back_to_its_place() -> None:
     real = real_up_to(1, 4, 0, 2, 4, steps=5)
-    steps, x = Unrolling(real), torch.arange(5 * 5 * 2.0).view(5, 5, 2) + 1
+    steps, x = Unrolling(on_cpu(real)), torch.arange(5 * 5 * 2.0).view(5, 5, 2) + 1
     packed = steps.pack(x)
     assert len(packed) == sum(steps.counts) < 25
     assert torch.equal(steps.valid(packed), x[real])
@@ -44,7 +48,7 @@ def test_each_step_is_that_of_its_own_caption_and_memory() -> None:
     names = torch.tensor([[10.0], [20.0], [30.0]])
     memory = Memory(names.unsqueeze(1), torch.ones(3, 1, dtype=torch.bool), names, {"again": names})
     entering = torch.arange(12.0).view(3, 4, 1)
-    steps = Unrolling(real)
+    steps = Unrolling(on_cpu(real))
 
     def advance(now, state, memory):
         return ((state[0] + now + memory.extras["again"] * memory.tokens[:, 0],),)
@@ -71,7 +75,7 @@ def test_leaving_steps_out_changes_neither_logits_nor_gradients(kind: str) -> No
     captioner, batch = unrolled(kind), toy_batch(videos=6, captions=3, words=9)
     assert batch.tokens is not None
     real = batch.tokens[:, 1:] != PAD
-    assert min(Unrolling(real).counts) < len(real), "nothing is left out here"
+    assert min(Unrolling(on_cpu(real)).counts) < len(real), "nothing is left out here"
 
     every = captioner(batch)[real]
     words = batch.tokens[:, 1:][real]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -78,7 +77,9 @@ def summed(captioner: Captioner, batch: Batch, said: Tensor, temperature: float 
     free = chosen_tokens(said) != PAD
     told = Decoded(chosen_tokens(said).unsqueeze(0), torch.zeros(1, len(said)))
     return (
-        torch.zeros(free.shape).masked_scatter(free, policy_log_probs(captioner, sampled_batch(batch, told), temperature)).sum(1)
+        torch.zeros(free.shape)
+        .masked_scatter(free, policy_log_probs(captioner, sampled_batch(batch, told.tokens), temperature))
+        .sum(1)
     )
 
 
@@ -207,7 +208,7 @@ def test_words_that_earn_differently_are_weighed_one_by_one() -> None:
     loss = PolicyGradient(by_place, NUMBERS, 2, 4, NoBaseline())(captioner, batch)
     torch.manual_seed(1)
     found = sample(captioner, batch.features, batch.masks, 4, 2)
-    words = policy_log_probs(captioner, sampled_batch(batch, replace(found, tokens=chosen_tokens(found.tokens))))
+    words = policy_log_probs(captioner, sampled_batch(batch, chosen_tokens(found.tokens)))
     places = torch.arange(1.0, 6.0).expand(found.tokens.shape)[(chosen_tokens(found.tokens) != PAD)]
     assert loss.item() == pytest.approx((-(places * words).sum() / len(words)).item(), rel=1e-6)
 

@@ -15,7 +15,7 @@ from tests.models.toy_captions import toy_batch, toy_captioner
 def test_tokens_of_samples_get_the_log_probabilities_that_sampling_added_up() -> None:
     captioner, batch = toy_captioner(), toy_batch(videos=5)
     found = sample(captioner, batch.features, batch.masks, 9, n=3, generator=torch.Generator().manual_seed(0))
-    sampled = sampled_batch(batch, found)
+    sampled = sampled_batch(batch, found.tokens)
     assert sampled.tokens is not None and sampled.video_index is not None
     assert sampled.tokens.shape == (15, 11) and (sampled.tokens[:, 0] == BOS).all()
     assert sampled.video_index.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3

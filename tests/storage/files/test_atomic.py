@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.files.atomic import replacing, write_bytes, write_json, write_jsonl, write_parquet, write_text
+from storage.files.atomic import FileWriter, replacing, write_bytes, write_json, write_jsonl, write_parquet, write_text
 from storage.results import read_jsonl
 
 
@@ -104,3 +104,24 @@ def test_equal_tables_are_equal_bytes(tmp_path: Path) -> None:
         write_parquet(tmp_path / name, pa.table({"id": ["a", "b"], "n": [1, 2]}))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert pq.read_table(tmp_path / "one").to_pylist() == [{"id": "a", "n": 1}, {"id": "b", "n": 2}]
+
+
+def test_a_writer_writes_in_order_beside_its_caller_and_raises_what_failed(tmp_path: Path) -> None:
+    may_write = threading.Event()
+
+    def slowly() -> None:
+        assert may_write.wait(10)
+        write_text(tmp_path / "a", "first")
+
+    with FileWriter() as writer:
+        writer.submit(slowly)
+        writer.submit(lambda: write_text(tmp_path / "a", "second"))
+        assert not (tmp_path / "a").exists(), "the caller waited"
+        may_write.set()
+    assert (tmp_path / "a").read_text() == "second"
+    with pytest.raises(OSError, match="a"), FileWriter() as writer:
+        writer.submit(lambda: write_text(tmp_path / "a" / "b", "below a file"))
+    with pytest.raises(KeyError), FileWriter() as writer:
+        writer.submit(lambda: write_text(tmp_path / "c", "kept"))
+        raise KeyError("the training failed")
+    assert (tmp_path / "c").read_text() == "kept"

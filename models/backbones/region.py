@@ -46,7 +46,7 @@ class RegionBackbone:
         self.net: nn.Module = net.eval().requires_grad_(False)
         self.preprocessing: Preprocessing | None = Preprocessing(short=short, longest=round(short * LONGEST / SHORT))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, items: Tensor) -> dict[str, Tensor]:
         """items (N, 1, H, W, 3) uint8 -> regions (N, O, 1024) and boxes (N, O, 6): left, top, right, bottom from 0 to 1
         of the frame, score, label. Where there are fewer regions, the rows left are zero in both; no region's label is."""

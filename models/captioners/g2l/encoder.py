@@ -50,10 +50,12 @@ class G2lEncoder(nn.Module):
         T, other = frame_mask.shape[1], clip_mask.shape[1]
         frame_rows, clip_rows = frame_mask.sum(1), clip_mask.sum(1)
         differing = (frame_rows != clip_rows) & (frame_rows > 0) & (clip_rows > 0)
-        if bool(differing.any()):
+        what = f"'{frames}' and '{clips}' must be sampled at the same positions, but a video has"
+        if not differing.is_cpu:  # a GPU checks by itself: to be told which video it is, it would have to be waited for
+            torch._assert_async(~differing.any(), f"{what} more rows of one than of the other; give both the same stride")
+        elif bool(differing.any()):
             n = int(differing.nonzero()[0, 0])
-            rows = f"a video has {frame_rows[n]} rows of one and {clip_rows[n]} of the other; give both the same stride"
-            raise ValueError(f"'{frames}' and '{clips}' must be sampled at the same positions, but {rows}")
+            raise ValueError(f"{what} {frame_rows[n]} rows of one and {clip_rows[n]} of the other; give both the same stride")
         return _fit(frame_mask, max(T, other)), _fit(clip_mask, max(T, other))
 
 

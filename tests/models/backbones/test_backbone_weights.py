@@ -21,7 +21,7 @@ from torch import nn
 from models.backbones import hub
 from models.backbones.motion import NAMES
 from models.backbones.weights import WeightsUnavailable, digest, fill, read_state, seeded
-from models.backbones.zoo import BACKBONES, UnknownBackbone, canonical, module_of, open_backbone
+from models.backbones.zoo import BACKBONES, WEIGHTLESS, UnknownBackbone, canonical, module_of, open_backbone
 
 DATA = b"what a published file holds"
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -115,12 +115,12 @@ def test_names_with_and_without_a_prefix() -> None:
 def test_an_unknown_name_lists_the_known_and_similar_ones(name: str, said: str) -> None:
     with pytest.raises(UnknownBackbone) as caught:
         open_backbone(name, None, 0)
-    assert said in str(caught.value) and ", vggish, timm:<any net of timm>" in str(caught.value)
+    assert said in str(caught.value) and ", vggish, log_mel, timm:<any net of timm>" in str(caught.value)
 
 
 def test_every_named_net_says_which_file_it_wants() -> None:
     wanted = {name: hub.wanted_file(name) for name in BACKBONES}
-    assert all(w.net == name and w.file and w.source for name, w in wanted.items())
+    assert all(w.net == name and w.source and bool(w.file) != (name in WEIGHTLESS) for name, w in wanted.items())
     assert wanted["inception_v4"].repo == "timm/inception_v4.tf_in1k" and wanted["inception_v4"].licence == "apache-2.0"
     assert wanted["vggish"].file == "vggish-10086976.pth" and wanted["vggish"].sha256 == "10086976"
     assert wanted["r3d_18"].source == "https://download.pytorch.org/models/r3d_18-b3b3357e.pth"

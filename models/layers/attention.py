@@ -200,9 +200,7 @@ class _WeightedSum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         noted: _Noted = ctx.noted
         (weights,) = ctx.saved_tensors
-        noted.sums.append(
-            (weights.detach(), gradient)
-        )  # not the graph behind them, which holds `noted`: none would ever be freed
+        noted.sums.append((weights.detach(), gradient))  # without their graph, which holds `noted` itself
         rows = noted.rows[: len(gradient)].to(gradient.dtype)
         of_weights = torch.bmm(gradient.unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
         return of_weights, torch.zeros_like(ctx.after_all), None

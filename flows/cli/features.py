@@ -105,6 +105,27 @@ def show_features(name: NameArgument, workspace: WorkspaceOption = DEFAULT_WORKS
     _print_nested(row)
 
 
+@features_app.command("classes")
+def show_classes(
+    name: NameArgument,
+    videos: Annotated[list[str] | None, typer.Argument(help="Ids of videos; without any, all.")] = None,
+    top: Annotated[int, typer.Option(help="How many classes of each video.", min=1)] = 5,
+    workspace: WorkspaceOption = DEFAULT_WORKSPACE,
+    as_json: JsonOption = False,
+) -> None:
+    """The likeliest classes of videos, by name, from a feature with 'output: classes', such as Kinetics' actions of i3d."""
+    from flows.features import find_store, top_classes
+
+    full, store = find_store(existing(workspace), name)
+    rows = top_classes(store, full, videos or [], top)
+    if as_json:
+        out.print_json(data=rows)
+        return
+    for row in rows:
+        shown = ", ".join(f"{each['class']} {each['probability']:.0%}" for each in row["classes"])
+        out.print(f"[bold]{escape(row['video'])}[/]  {escape(shown)}", highlight=False, soft_wrap=True)
+
+
 @features_app.command("verify")
 def verify_features(
     name: Annotated[str | None, typer.Argument(help="One store, as 'features list' names it; all if left out.")] = None,

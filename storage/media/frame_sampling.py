@@ -1,4 +1,4 @@
-"""Which frames of a video are taken: four strategies, each a small option class, and the plan they make.
+"""Which frames of a video are taken: strategies by number and by time, each a small option class, and the plan they make.
 
 A plan is an (P, M) array of frame numbers: P positions in time, M frames at each of them (M = 1 for single frames)."""
 
@@ -39,6 +39,49 @@ class EveryNth(Options):
     """The most frames to keep; a longer video is thinned evenly, so that its end is still seen."""
 
 
+class Times(Options):
+    """Frames at fixed times, from the start of the video on: `fps` per second, or one `every` so many seconds."""
+
+    kind: Literal["times"] = "times"
+    fps: float | None = Field(None, gt=0, le=240)
+    """Frames per second of the video's time; give this or `every`."""
+    every: float | None = Field(None, ge=1 / 240)
+    """Seconds from one frame to the next; give this or `fps`."""
+    limit: int | None = Field(1000, ge=1)
+    """The most frames to keep; a longer video is thinned evenly, so that its end is still seen. null: no limit"""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Times:
+        if (self.fps is None) == (self.every is None):
+            raise ValueError("give exactly one of 'fps' and 'every'")
+        return self
+
+    @property
+    def distance(self) -> float:
+        """Seconds from one frame to the next."""
+        return self.every if self.every is not None else 1 / (self.fps or 1)
+
+
+class Windows(Options):
+    """Clips by time: windows of so many seconds, each seen by `length` frames that are spread evenly over it."""
+
+    kind: Literal["windows"] = "windows"
+    seconds: float = Field(gt=0)
+    """Seconds of a window."""
+    overlap: float = Field(0.0, ge=0)
+    """Seconds that a window shares with the next one."""
+    length: int = Field(16, ge=1)
+    """Frames of a window."""
+    limit: int | None = Field(1000, ge=1)
+    """The most windows to keep; a longer video is thinned evenly, so that its end is still seen. null: no limit"""
+
+    @model_validator(mode="after")
+    def _windows_move_on(self) -> Windows:
+        if self.overlap > 0.99 * self.seconds:
+            raise ValueError("'overlap' must be less than 'seconds' (at most 99 % of it), or the windows stay where they are")
+        return self
+
+
 class Clips(Options):
     """Short clips of consecutive frames around positions; the frames stop at the borders of the video."""
 
@@ -75,7 +118,7 @@ class Keyframes(Options):
     """Whether keyframes are at random places instead of evenly spread; training draws others at every step."""
 
 
-Sampling = Annotated[Uniform | EveryNth | Clips | Keyframes, Field(discriminator="kind")]
+Sampling = Annotated[Uniform | EveryNth | Times | Clips | Windows | Keyframes, Field(discriminator="kind")]
 
 
 def frames_at(pts: Seconds, times: Seconds) -> Indices:
@@ -99,6 +142,17 @@ def choose_frames(sampling: Sampling, pts: Seconds, segment: TimeSpan | None = N
             if sampling.limit is not None:
                 chosen = chosen[_spread(len(chosen), sampling.limit)]
             chosen = chosen[:, None]
+        case Times():
+            begin, end = _span_of(pts, segment)
+            times = begin + _steps(end - begin, sampling.distance, sampling.limit)
+            chosen = frames_at(pts, times)[:, None] - first
+        case Windows():
+            begin, end = _span_of(pts, segment)
+            seconds = min(sampling.seconds, end - begin)  # the one window of a video that is shorter is all of it
+            # A window half of which is beyond the end is left out: it would mostly show the last frame.
+            starts = begin + _steps(end - begin - seconds / 2, sampling.seconds - sampling.overlap, sampling.limit)
+            inside = (np.arange(sampling.length) + 0.5) * (seconds / sampling.length)
+            chosen = frames_at(pts, (starts[:, None] + inside).ravel()).reshape(len(starts), -1) - first
         case Clips():
             centres = np.arange(0, count, sampling.stride or 1, dtype=np.int64)
             if sampling.positions is not None:
@@ -110,6 +164,24 @@ def choose_frames(sampling: Sampling, pts: Seconds, segment: TimeSpan | None = N
             near = np.full_like(far, sampling.near)
             chosen = centres[:, None] + np.stack([-far, -near, 0 * far, near, far], axis=1)
     return (first + np.clip(chosen, 0, count - 1)).astype(np.int64)
+
+
+def _steps(length: float, step: float, limit: int | None) -> Seconds:
+    """Moments from 0 on, `step` seconds apart, before `length`: one at the least, and evenly thinned to `limit`."""
+    count = max(1, int(np.ceil(length / step - 1e-6)))  # what rounding makes of the end is not a moment more
+    chosen = np.arange(count) if limit is None else _spread(count, limit)
+    return chosen.astype(np.float64) * step
+
+
+def _span_of(pts: Seconds, segment: TimeSpan | None) -> TimeSpan:
+    """When the video, or its segment, begins and ends; a single picture lasts no time."""
+    begin, end = (0.0, float("inf")) if segment is None else segment
+    return (begin, begin) if len(pts) == 1 else (begin, min(end, _end_of(pts)))
+
+
+def _end_of(pts: Seconds) -> float:
+    """When a video ends: its last frame stays on display for as long as the others do; a single picture without end."""
+    return float(pts[-1] + np.median(np.diff(pts))) if len(pts) > 1 else float("inf")
 
 
 def _spread(count: int, parts: int) -> Indices:
@@ -137,8 +209,7 @@ def _frames_of(pts: Seconds, segment: TimeSpan | None) -> tuple[int, int]:
     if segment is None:
         return 0, len(pts)
     start, end = segment
-    # The last frame stays on display for as long as the others do; a single picture without end.
-    close = float(pts[-1] + np.median(np.diff(pts))) if len(pts) > 1 else float("inf")
+    close = _end_of(pts)
     if not start < close:
         reason = f"the segment {start:g} to {end:g} s starts after the end of the video at {close:.2f} s"
         raise BadMedia("segment_outside", f"{reason}; correct its times in the data set")

@@ -21,7 +21,7 @@ from storage.errors import BadMedia
 from storage.files.disk_check import read_through
 from storage.media.audio import stream_audio
 from storage.media.frame_sampling import Indices, Sampling, Seconds, choose_frames
-from storage.media.log_mel import FRAMES, HOP, RATE, stream_patches
+from storage.media.log_mel import FRAMES, HOP, RATE, stream_patches, stream_patches_at
 from storage.media.probe import SAME_MOMENT, Probe, SampledFrames, open_reader, resize_frame, timeline
 from storage.media.readers import DecordFailed, Picture
 from storage.media.resize import UNCHANGED, FrameTransform, resize_and_crop
@@ -44,7 +44,11 @@ class FrameRequest:
 
 @dataclass(frozen=True, slots=True)
 class AudioRequest:
-    """The sound, as log-mel patches."""
+    """The sound, as log-mel patches: one after the other, or with a sampling, one around the time of each of its positions.
+    `plan` names the sampling in the frame plans of videos."""
+
+    sampling: Sampling | None = None
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ def stream_group(streamed: Callable[[DecodeJob], Iterator[Event]], group: JobGro
 
 def _decode(job: DecodeJob) -> Iterator[Event]:
     frames = {name: request for name, request in job.requests.items() if isinstance(request, FrameRequest)}
-    audio = tuple(name for name, request in job.requests.items() if isinstance(request, AudioRequest))
+    audio = {name: request for name, request in job.requests.items() if isinstance(request, AudioRequest)}
     damaged = job.probe.damaged
     if frames:
         try:
@@ -173,11 +177,15 @@ def _decode(job: DecodeJob) -> Iterator[Event]:
                     yield event
         except BadMedia as bad:
             yield Failed(tuple(frames), bad)
-    if audio:
-        try:
-            yield from _stream_audio_chunks(job, audio)
-        except BadMedia as bad:
-            yield Failed(audio, bad)
+    plain = tuple(name for name, request in audio.items() if request.sampling is None)
+    try:
+        if plain:
+            yield from _stream_audio_chunks(job, plain)
+        for name, request in audio.items():
+            if request.sampling is not None:
+                yield from _stream_aligned_audio(job, name, request.sampling)
+    except BadMedia as bad:
+        yield Failed(tuple(audio), bad)
     yield EndOfStream(damaged)
 
 
@@ -331,3 +339,18 @@ def _stream_audio_chunks(job: DecodeJob, names: tuple[str, ...]) -> Iterator[Eve
         count += len(patches)
         for name in names:
             yield Chunk(name, patches, pts, np.zeros((len(patches), 0), np.int64))
+
+
+def _stream_aligned_audio(job: DecodeJob, name: str, sampling: Sampling) -> Iterator[Event]:
+    """A patch around the time of each position of a sampling."""
+    pts = job.probe.pts
+    indices = job.planned.get(name)
+    indices = choose_frames(sampling, pts, job.segment) if indices is None else indices
+    times = pts[indices[:, indices.shape[1] // 2]]
+    blocks = stream_audio(job.path, segment=job.segment)
+    if blocks is None:
+        return
+    count = 0
+    for patches in stream_patches_at(blocks, times - (max(0.0, job.segment[0]) if job.segment else 0.0)):
+        yield Chunk(name, patches, times[count : count + len(patches)], np.zeros((len(patches), 0), np.int64))
+        count += len(patches)

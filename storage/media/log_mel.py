@@ -50,6 +50,35 @@ def stream_patches(blocks: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np
         yield _patch(held)[None]
 
 
+def stream_patches_at(blocks: Iterable[NDArray[np.float32]], times: NDArray[np.float64]) -> Iterator[NDArray[np.float32]]:
+    """The patch of 0.96 s around each of these times (K,), in order: (p, 96, 64) as soon as a block completes some. Before and
+    after the sound there is silence. No samples, no patches."""
+    starts = np.rint(np.asarray(times) * RATE).astype(np.int64) - _SPAN // 2
+    held, at, done, samples = np.zeros(0, np.float32), 0, 0, 0  # held[0] is sample number `at`
+    for block in blocks:
+        held, samples = np.concatenate([held, block]), samples + len(block)
+        ready = []
+        while done < len(starts) and starts[done] + _SPAN <= samples:
+            ready.append(_patch(_window(held, starts[done] - at)))
+            done += 1
+        if ready:
+            yield np.stack(ready)
+        passed = samples if done == len(starts) else min(samples, max(at, int(starts[done])))
+        held, at = held[passed - at :], passed
+    if samples:
+        for start in starts[done:]:
+            yield _patch(_window(held, start - at))[None]
+
+
+def _window(samples: NDArray[np.float32], start: int) -> NDArray[np.float32]:
+    """`_SPAN` samples from a number on that may lie outside, where there is silence."""
+    found = np.zeros(_SPAN, np.float32)
+    low, high = max(0, start), min(len(samples), start + _SPAN)
+    if low < high:
+        found[low - start : high - start] = samples[low:high]
+    return found
+
+
 def _patch(samples: NDArray[np.float32]) -> NDArray[np.float32]:
     """samples (15600,) -> (96, 64); in double precision as the published code, rounded at the end."""
     windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP] * _HANN

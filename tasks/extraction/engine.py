@@ -94,7 +94,7 @@ def extract(features: Sequence[Feature], videos: Iterable[Video], runtime: Runti
                 unreadable.append((video, video.probe))
             elif requests:
                 decoding.append(video)
-                plans = {name: each.plan for name, each in requests.items() if isinstance(each, stream.FrameRequest)}
+                plans = {name: each.plan for name, each in requests.items() if each.plan}
                 planned = {name: video.frames[plan] for name, plan in plans.items() if plan in video.frames}
                 yield stream.DecodeJob(video.path, requests, video.segment, video.probe, planned)
 

@@ -63,8 +63,8 @@ class BackboneFeature(Options):
 
     kind: Literal["backbone"] = "backbone"
     net: str
-    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, fasterrcnn_resnet50_fpn_v2, vggish, log_mel,
-    or timm:<name> or tv:<name>; resnet101@448 sees the whole frame at 448 x 448; 'longtake weights list' shows them"""
+    """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, i3d, fasterrcnn_resnet50_fpn_v2, vggish,
+    log_mel, or timm:<name> or tv:<name>; resnet101@448 sees the whole frame at 448 x 448; 'longtake weights list' shows them"""
     output: str = ""
     """pooled, grid, grid14 (of a sized net) or classes; regions or boxes; embedding. Left out: the first that the net has"""
     over_time: Literal["keep", "mean"] = "keep"
@@ -75,9 +75,17 @@ class BackboneFeature(Options):
     """seed of random weights"""
     sampling: str = "frames"
     """which of the recipe's samplings chooses the frames; a net for audio does not use it"""
+    aligned_with: str | None = None
+    """of a net for audio: the sampling whose positions it hears, 0.96 s around each; left out: all the sound, 0.96 s per row"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: computed with two to three digits, several times as fast where the processor knows it (AMX, AVX512_BF16; on a GPU
     it comes before runtime.precision). Other rows, so part of the key"""
+
+    @model_validator(mode="after")
+    def _only_sound_is_aligned(self) -> Self:
+        if self.aligned_with is not None and not self.reads_audio:
+            raise ValueError(f"'aligned_with' is for nets that hear ({', '.join(LISTENING)}); {self.net} has 'sampling'")
+        return self
 
     @property
     def output_name(self) -> str:
@@ -106,10 +114,10 @@ FeatureOptions = Annotated[TaggerFeature | BackboneFeature | ImportedFeature, Fi
 
 
 def sampling_of(feature: Any) -> str | None:
-    """The sampling that chooses a feature's frames, if it has frames."""
-    if isinstance(feature, ImportedFeature) or (isinstance(feature, BackboneFeature) and feature.reads_audio):
+    """The sampling that chooses a feature's frames or the times of its sound; None: the whole sound, or what was imported."""
+    if isinstance(feature, ImportedFeature):
         return None
-    return feature.sampling
+    return feature.aligned_with if isinstance(feature, BackboneFeature) and feature.reads_audio else feature.sampling
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from models.range_tagger import RangeTagger
 from models.tagger import GRID, TaggerOptions, WordTagger
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia, MissingFeatures, StorageError, TransientError
-from storage.media.frame_sampling import Clips, Keyframes, Sampling
+from storage.media.frame_sampling import Clips, Keyframes, Sampling, Windows
 from storage.media.frame_stream import AudioRequest, FrameRequest
 from storage.media.resize import FrameTransform
 from storage.weights import WeightsFolder
@@ -144,12 +144,12 @@ class Net:
         """What the decoder has to deliver for this net, for the feature of this name; `plan` is the sampling's name."""
         preprocessing, clip = self.backbone.preprocessing, self.backbone.clip
         if preprocessing is None:
-            return AudioRequest()
+            return AudioRequest(sampling, plan)
         if sampling is None:
             raise BadInput(f"features.{name} looks at frames; name one of the recipe's samplings")
-        if clip is not None and not isinstance(sampling, Clips | Keyframes):
+        if clip is not None and not isinstance(sampling, Clips | Windows | Keyframes):
             reason = f"{self.backbone.name} looks at clips of {clip} frames"
-            raise BadInput(f"features.{name}: {reason}; give it a sampling of kind 'clips' with length {clip}")
+            raise BadInput(f"features.{name}: {reason}; give it a sampling of kind 'clips' or 'windows' with length {clip}")
         return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)), plan)
 
     def job(self, batch: ItemBatch) -> tuple[Callable[[Any], dict[str, np.ndarray]], Any]:

@@ -148,3 +148,23 @@ def test_a_store_that_cannot_be_opened_is_a_problem_beside_the_others(longtake: 
     answer = longtake("features", "verify", "--json")
     assert answer.code == 1 and [(p["store"], p["kind"]) for p in answer.json] == [("imported/broken", "store")]
     assert longtake("features", "verify", "--drop").code == 1
+
+
+def test_the_likeliest_classes_of_videos_are_named(longtake: Longtake, tmp_path: Path) -> None:
+    folder = Workspace.open(tmp_path / "longtake-workspace").features / "clips"
+    rows = np.zeros((2, 400), np.float16)
+    rows[:, 6], rows[0, 378] = 0.5, 0.25
+    for name, weights, output in (("actions", "pretrained", "classes"), ("own", "a.pth", "classes"), ("motion", "random", "")):
+        provenance = {"extractor_key": name, "options": {"net": "i3d", "weights": weights, "output": output}}
+        with FeatureStore.create(folder / name, provenance=provenance).writer() as writer:
+            writer.add("dog", "k", rows, None, False)
+            writer.add("empty", "k", rows[:0], None, False)
+    (row,) = longtake("features", "classes", "actions", "--top", 2, "--json").json
+    named = [{"class": "arm wrestling", "probability": 0.5}, {"class": "walking the dog", "probability": 0.125}]
+    assert row == {"video": "dog", "classes": named}
+    assert "dog  arm wrestling 50%, walking the dog 12%" in longtake("features", "classes", "actions", "dog", "--top", 2).out
+    assert "class 6 50%" in longtake("features", "classes", "own").out, "whose classes these are is not known"
+    nobody = longtake("features", "classes", "actions", "cat")
+    assert nobody.code == 2 and "there is no video 'cat'" in nobody.err
+    none = longtake("features", "classes", "motion")
+    assert none.code == 2 and "'output: classes'" in none.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,8 @@ def test_a_published_file_tells_its_net_and_must_have_its_hash(
         (["nowhere.pth", "--net", NET], 1, "no weights file at nowhere.pth"),
         (["code.pth", "--net", NET], 1, "holds no plain weights"),
         (["half.safetensors", "--net", NET], 1, "holds no plain weights"),
+        (["i3d-kinetics-400.ckpt"], 1, "damaged or of another version"),
+        (["code.pth", "--net", "i3d"], 1, "holds no plain weights"),
     ],
 )
 def test_an_import_that_is_refused_is_one_line_and_leaves_nothing(
@@ -130,6 +133,7 @@ def test_an_import_that_is_refused_is_one_line_and_leaves_nothing(
     whole = tiny(tmp_path / "mine.safetensors").read_bytes()
     (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
     torch.save({"conv1.weight": print}, tmp_path / "code.pth")
+    (tmp_path / "i3d-kinetics-400.ckpt").write_bytes(pickle.dumps(print))
     answer = longtake("weights", "import", *arguments)
     assert answer.code == code and said in answer.err and len(answer.err.splitlines()) == 1
     assert not folder.path.exists()

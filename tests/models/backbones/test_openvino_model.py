@@ -71,7 +71,7 @@ def test_a_model_says_what_the_net_says_and_of_each_item_alone(
         assert not np.allclose(found["pooled"], wanted["pooled"].numpy(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["r3d_18", "vggish"])
+@pytest.mark.parametrize("name", ["r3d_18", "i3d", "vggish"])
 def test_clips_and_sound_convert_too(name: str, tmp_path: Path) -> None:
     backbone = open_backbone(name, None, seed=0)
     random = np.random.default_rng(0)

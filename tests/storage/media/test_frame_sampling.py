@@ -7,7 +7,17 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from storage.errors import BadMedia
-from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Uniform, choose_frames, frames_at
+from storage.media.frame_sampling import (
+    Clips,
+    EveryNth,
+    Keyframes,
+    Sampling,
+    Times,
+    Uniform,
+    Windows,
+    choose_frames,
+    frames_at,
+)
 
 PTS = np.arange(100) / 25  # four seconds
 
@@ -87,5 +97,60 @@ def test_frames_at_gives_the_frame_on_display() -> None:
 
 
 def test_an_unknown_kind_lists_the_known_ones() -> None:
-    with pytest.raises(ValidationError, match="'uniform', 'every', 'clips', 'keyframes'"):
+    with pytest.raises(ValidationError, match="'uniform', 'every', 'times', 'clips', 'windows', 'keyframes'"):
         TypeAdapter(Sampling).validate_python({"kind": "unifrom"})
+
+
+def test_frames_per_second_and_seconds_between_frames_are_the_same_choice() -> None:
+    assert choose_frames(Times(fps=2), PTS).ravel().tolist() == [0, 12, 25, 37, 50, 62, 75, 87]
+    assert np.array_equal(choose_frames(Times(fps=2), PTS), choose_frames(Times(every=0.5), PTS))
+    assert choose_frames(Times(every=1.5), PTS).ravel().tolist() == [0, 37, 75]
+    assert choose_frames(Times(fps=50), PTS).ravel().tolist() == [n // 2 for n in range(200)], "more than there are: repeated"
+
+
+def test_a_variable_frame_rate_changes_the_frames_and_not_their_times() -> None:
+    pts = np.concatenate([np.arange(0, 2, 0.1), np.arange(2, 6, 0.5)])  # 10 frames per second, then 2
+    chosen = choose_frames(Times(every=0.5), pts).ravel()
+    assert pts[chosen].tolist() == pytest.approx(np.arange(0, 6, 0.5).tolist())
+    assert choose_frames(Times(every=0.25), np.array([0.0, 0.3, 2.0, 2.1])).ravel().tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "sampling", [Times(fps=2), Times(every=60), Windows(seconds=4, length=3), Windows(seconds=1, overlap=0.5)]
+)
+def test_a_short_video_and_a_picture_have_one_position_at_the_least(sampling: Sampling) -> None:
+    for frames in (1, 2):
+        chosen = choose_frames(sampling, PTS[:frames])
+        assert len(chosen) == 1 and chosen.min() == 0 and chosen.max() < frames
+
+
+def test_windows_follow_each_other_and_share_their_overlap() -> None:
+    plan = choose_frames(Windows(seconds=1, length=5), PTS)
+    assert plan.tolist() == [[2, 7, 12, 17, 22], [27, 32, 37, 42, 47], [52, 57, 62, 67, 72], [77, 82, 87, 92, 97]]
+    overlapping = choose_frames(Windows(seconds=1, overlap=0.5, length=5), PTS)
+    assert np.array_equal(overlapping[::2], plan) and overlapping[1].tolist() == [15, 20, 25, 30, 35]
+    half = choose_frames(Windows(seconds=3, length=3), PTS)
+    assert half.tolist() == [[12, 37, 62]], "the next would show 1 s of video and 2 s of its last frame"
+    assert choose_frames(Windows(seconds=3, overlap=1, length=3), PTS).tolist() == [[12, 37, 62], [62, 87, 99]]
+
+
+def test_a_segment_starts_the_clock_and_ends_the_windows() -> None:
+    assert choose_frames(Times(every=0.4), PTS, (1.0, 2.0)).ravel().tolist() == [25, 35, 45]
+    assert choose_frames(Windows(seconds=1, length=2), PTS, (1.0, 3.0)).tolist() == [[31, 43], [56, 68]]
+    assert choose_frames(Windows(seconds=1, length=2), PTS, (3.8, 9.0)).tolist() == [[96, 98]], "0.2 s are left"
+
+
+def test_a_long_video_is_thinned_to_the_limit_and_seen_to_its_end() -> None:
+    pts = np.arange(0, 7200, 0.5)  # two hours
+    assert len(choose_frames(Times(fps=2), pts)) == 1000 == len(choose_frames(Windows(seconds=2), pts))
+    few = choose_frames(Times(every=1, limit=4), pts).ravel()
+    assert pts[few].tolist() == [900, 2700, 4500, 6300]
+    assert len(choose_frames(Times(fps=2, limit=None), pts)) == 14400
+
+
+def test_sampling_by_time_says_what_it_cannot_do() -> None:
+    for values in ({}, {"fps": 2, "every": 0.5}):
+        with pytest.raises(ValidationError, match="exactly one of 'fps' and 'every'"):
+            Times(**values)
+    with pytest.raises(ValidationError, match="'overlap' must be less than 'seconds'"):
+        Windows(seconds=1, overlap=1)

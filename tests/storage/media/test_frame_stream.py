@@ -12,7 +12,7 @@ from PIL import Image
 
 from storage.errors import BadMedia
 from storage.media import frame_stream as module
-from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Uniform, choose_frames
+from storage.media.frame_sampling import Clips, EveryNth, Keyframes, Sampling, Times, Uniform, Windows, choose_frames
 from storage.media.frame_stream import (
     AudioRequest,
     Chunk,
@@ -27,12 +27,15 @@ from storage.media.frame_stream import (
 from storage.media.log_mel import patches
 from storage.media.probe import probe
 from storage.media.resize import FrameTransform, resize_and_crop
+from storage.records import TimeSpan
 from tests.storage.clips import make_clip, numbered_image, read_numbers
 from tests.storage.decoding import read_samples
 
 SAMPLINGS: dict[str, Sampling] = {
     "few": Uniform(frames=5),
     "every": EveryNth(stride=3),
+    "times": Times(fps=3),
+    "windows": Windows(seconds=0.4, overlap=0.1, length=4),
     "clips": Clips(stride=4, length=8),
     "far": Keyframes(count=6, near=3, far=26),
 }
@@ -170,6 +173,23 @@ def test_sound_is_heard_in_patches_and_silence_is_an_answer(tmp_path: Path) -> N
     assert [type(event) for event in stream_frames(DecodeJob(still, {"ears": AudioRequest()}, None, probe(still)))] == [
         EndOfStream
     ]
+
+
+@pytest.mark.parametrize("segment", [None, (0.5, 2.0)])
+def test_sound_can_be_heard_at_the_times_of_frames(tmp_path: Path, segment: TimeSpan | None) -> None:
+    loud = make_clip(tmp_path / "loud.mp4", 60, tone=440.0)
+    still = make_clip(tmp_path / "still.mp4", 60)
+    twice = Times(fps=4)
+    requests = {"eyes": FrameRequest(twice), "ears": AudioRequest(twice), "all": AudioRequest()}
+    found: dict[str, list[Chunk]] = {name: [] for name in requests}
+    for event in stream_frames(DecodeJob(loud, requests, segment, probe(loud))):
+        if isinstance(event, Chunk):
+            found[event.request].append(event)
+    seen, heard = (np.concatenate([chunk.pts for chunk in found[name]]) for name in ("eyes", "ears"))
+    assert np.array_equal(seen, heard) and len(seen) == (6 if segment else 10)
+    assert sum(len(chunk.items) for chunk in found["ears"]) == len(heard) and found["all"]
+    job = DecodeJob(still, {"ears": AudioRequest(twice)}, None, probe(still))
+    assert [type(event) for event in stream_frames(job)] == [EndOfStream]
 
 
 def test_what_cannot_be_seen_is_missed_and_the_rest_is_heard(tmp_path: Path) -> None:

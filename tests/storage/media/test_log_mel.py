@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.media.log_mel import patches, stream_patches
+from storage.media.log_mel import patches, stream_patches, stream_patches_at
 
 SPAN, STEP = 15600, 15360
 
@@ -107,3 +107,21 @@ def test_a_long_sound_needs_little_memory() -> None:
 
     short, long = run(3), run(120)
     assert long < short + 200_000
+
+
+def test_patches_around_times_are_those_of_the_sound_there() -> None:
+    """With times of its own patches' middles, the same bits; elsewhere, the patch of what lies there; silence outside."""
+    samples = sound(3 * STEP + SPAN)
+    middles = (np.arange(4) * STEP + SPAN // 2) / 16000
+    for cut in (len(samples), 5000):
+        blocks = [samples[n : n + cut] for n in range(0, len(samples), cut)]
+        assert np.array_equal(np.concatenate([*stream_patches_at(blocks, middles)]), patches(samples))
+    silence = np.zeros(16000, np.float32)
+    longer = np.concatenate([silence, samples, silence])
+    times = np.array([0.0, 0.3, 0.3, 1.25, len(samples) / 16000, 99.0])
+    found = np.concatenate([*stream_patches_at([samples[:20000], samples[20000:]], times)])
+    for time, patch in zip(times[:5], found, strict=False):
+        start = round(time * 16000) + 16000 - SPAN // 2
+        assert np.array_equal(patch, patches(longer[start : start + SPAN])[0])
+    assert np.array_equal(found[5], patches(silence[:SPAN])[0]) and len(found) == 6
+    assert list(stream_patches_at([], times)) == []

@@ -20,11 +20,12 @@ from models.backbones.zoo import open_backbone
 from storage.errors import BadInput, BadMedia
 from storage.features.store import FeatureStore
 from storage.media import frame_stream as stream
-from storage.media.frame_sampling import Clips, EveryNth, Uniform
+from storage.media.frame_sampling import Clips, EveryNth, Times, Uniform
 from storage.media.frame_stream import stream_frames
 from storage.media.probe import Probe, probe
 from tasks.extraction import engine
 from tasks.extraction.engine import Video
+from tasks.extraction.extractors import BackboneFeature
 from tests import ROOT
 from tests.storage.clips import make_clip
 from tests.tasks.extraction.toy_extraction import IN_PROCESS, SEVEN_FRAMES, ToyExtraction, same_rows
@@ -153,6 +154,7 @@ from storage.media.frame_sampling import EveryNth
 from storage.media.probe import probe
 from tasks.extraction import engine
 from tasks.extraction.engine import Video
+from tasks.extraction.extractors import BackboneFeature
 from tasks.framework.runtime import Runtime
 from tests.tasks.extraction.toy_extraction import ToyExtraction
 path = Path(sys.argv[1])
@@ -198,3 +200,15 @@ def test_pictures_go_several_at_a_time_and_a_bad_one_fails_alone(tmp_path: Path,
     ((bad),) = [result for result in results if result.bad]
     assert bad.id == "p5" and bad.bad is not None and bad.bad.kind == "crashed" and str(tmp_path / "p5.png") in bad.bad.reason
     assert len(disturbed.rows("x")) == 10 and same_rows(calm.rows("x"), disturbed.rows("x"))
+
+
+def test_sound_that_is_aligned_with_frames_has_their_times(videos: list[Video], tmp_path: Path) -> None:
+    times = Times(fps=5)
+    run = ToyExtraction(tmp_path / "out", videos).add("eyes", times).add("ears", times, net="log_mel", aligned_with="times")
+    run.add("all", None, net="log_mel")
+    assert [result.bad for result in run.run()] == [None] * 12
+    seen, heard = (FeatureStore.open(tmp_path / "out" / name).view() for name in ("eyes", "ears"))
+    for n, video in enumerate(videos):
+        assert np.array_equal(seen.pts(video.id), heard.pts(video.id)) if n % 2 else heard.lengths()[video.id] == 0
+    with pytest.raises(ValueError, match="'aligned_with' is for nets that hear"):
+        BackboneFeature(net="resnet101", aligned_with="times")

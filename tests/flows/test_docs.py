@@ -30,7 +30,7 @@ def unknown_words(text: str) -> list[str]:
             unknown += [f"{group} {second}".strip()] if group not in GROUPS or second else []
             continue
         known = {option for parameter in COMMANDS[name].params for option in parameter.opts} | {"--help"}
-        used = re.findall(r"(?<!\S)--?[a-z][a-z-]*", rest.partition("#")[0])
+        used = re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", rest.partition("#")[0])
         unknown += [f"{name} {option}" for option in used if option not in known]
     return unknown
 

@@ -258,6 +258,8 @@ def load_recipe(name: str, settings: Sequence[str] = (), data: Path | str | None
         raise UsageError(f"the recipe {where} must be a mapping of sections (dataset, features, captioner, ...)")
     if path:
         values.setdefault("name", path.stem)
+    if "captioner" not in values and "features" in values:  # features alone need no captions
+        values.setdefault("dataset", {"kind": "videos"})
     if kind is not None:
         values["dataset"] = {"kind": kind}
     for setting in settings:

@@ -18,7 +18,7 @@ DataOption = Annotated[Path | None, typer.Option("--data", "-d", help="The folde
 KindOption = Annotated[
     str | None,
     typer.Option(
-        help="Read the data folder as this kind: folder, msvd, msrvtt, activitynet, vatex, coco, flickr8k, flickr30k, demo."
+        help="Read the data as this kind: folder, videos, msvd, msrvtt, activitynet, vatex, coco, flickr8k, flickr30k, demo."
     ),
 ]
 SetOption = Annotated[

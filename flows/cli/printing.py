@@ -28,8 +28,7 @@ def print_outcome(outcome: RunOutcome) -> None:
     print_problems(outcome.problems)
     if run.scores:
         shown = {name: f"{100 * value:.1f}" for name, value in run.scores.items()}
-        if shown.get("CIDEr-D") == shown.get("CIDEr"):  # they differ by a penalty for length
-            shown.pop("CIDEr-D", None)
+        shown.pop("CIDEr-D", None)  # one number under both names
         table = Table(*shown, title=f"{run.title}: scores", title_justify="left")
         table.add_row(*shown.values())
         out.print(table)

@@ -1,8 +1,9 @@
-"""Warnings about captions that no score shows plainly: the same for most videos, without a word, or ending in mid-sentence. Each
+"""Warnings about captions that no score shows plainly: the same for most videos, without a word, or no whole sentences. Each
 says what the likely cause is and which setting to change."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from storage.text.references import References
 
 FEW_STEPS, FEW_VIDEOS = 1000, 200
 """below these, training was short, and the videos were too few to learn much from"""
-_MANY = 0.2  # share of captions that must be cut short before it is a warning
+_MANY = 0.2  # share of captions that must be broken before it is a warning
 
 
 def run_warnings(recipe: Mapping[str, Any], captions: Path, text: Path, captioner: Path) -> list[str]:
@@ -40,15 +41,15 @@ def caption_warnings(
     wrong = [id for id, caption in captions.items() if caption == common and caption not in references.get(id, ())]
     if common.split() and count > 1 and 2 * told > count and 2 * len(wrong) > told:
         found.append(f"{told} of {count} captions are the same, '{common}', and most of these videos have no such reference.")
-    cut = [caption for caption in captions.values() if (words := caption.split()) and _is_cut(words, ends, max_words)]
-    if len(cut) > _MANY * count:
-        found.append(f"{len(cut)} of {count} captions end in mid-sentence, such as '{cut[0]}'.")
+    broken = [caption for caption in captions.values() if (words := caption.split()) and _is_broken(words, ends, max_words)]
+    if len(broken) > _MANY * count:
+        found.append(f"{len(broken)} of {count} captions end in mid-sentence or repeat a word, such as '{broken[0]}'.")
     return found
 
 
-def _is_cut(words: list[str], ends: Collection[str], max_words: int) -> bool:
-    """Whether a caption ends with a word that ends no training caption, or with the same word twice, or where it had to."""
-    return words[-1] not in ends or (len(words) > 1 and words[-1] == words[-2]) or len(words) >= max_words
+def _is_broken(words: list[str], ends: Collection[str], max_words: int) -> bool:
+    """Whether a caption ends with a word that ends no training caption, or where it had to, or has a word twice in a row."""
+    return words[-1] not in ends or len(words) >= max_words or any(a == b for a, b in pairwise(words))
 
 
 def _likely_cause(steps: int, videos: int, recipe: Mapping[str, Any]) -> str:

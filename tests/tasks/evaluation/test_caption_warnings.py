@@ -28,8 +28,7 @@ def test_captions_without_a_word_are_a_warning() -> None:
 
 
 def test_captions_that_end_in_mid_sentence_are_a_warning() -> None:
-    assert "5 of 5 captions end in mid-sentence" in warned(*["people a a a a"] * 5)
-    assert "1 of 2 captions end in mid-sentence, such as 'a man walks through the'" in warned(
-        "a man walks through the", "people are fighting"
-    )
+    assert "5 of 5 captions end in mid-sentence or repeat a word" in warned(*["people a a a a"] * 5)
+    assert "repeat a word, such as 'a are are fighting'" in warned("a are are fighting", "people are fighting")
+    assert "1 of 2 captions" in warned("a man walks through the", "people are fighting")
     assert "mid-sentence" in warned("people are fighting", "a man sits in a room", most=3)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flows.cli.options import DEFAULT_WORKSPACE, existing
 from flows.demo import recipe_with_data
-from flows.find_run import find_run
+from flows.find_run import find_run, newest_run
 from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, recorded_recipe
 from storage.datasets.user_files import gather_files
@@ -95,13 +95,7 @@ def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
         raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' trains one")
     if wanted:
         return find_run(trained, wanted, "finished")
-    variants = sweep_variants(workspace)
-    return next((run for run in trained if run.recipe_name not in variants), trained[0])
-
-
-def sweep_variants(workspace: Workspace) -> set[str]:
-    """The names of the recipes that sweeps have run."""
-    return {path.stem for path in (workspace.root / "sweeps").glob("*/recipes/*.yaml")}
+    return newest_run(workspace, trained)
 
 
 def evaluated_captions(

@@ -13,6 +13,8 @@ _Sized = TypeVar("_Sized", bound=DataSizedOptions)
 def recipe_for_data(recipe: Recipe, snapshot: DatasetSnapshot, notes: list[str]) -> Recipe:
     """`auto` becomes the number that the annotations ask for, so results have the same keys as with that number written down.
     What is not as usual is noted, with the setting that changes it."""
+    if recipe.captioner is None:
+        return recipe
     counts = [len(snapshot.captions_of.get(video.id, ())) for video in snapshot.dataset.videos if video.split == "train"]
     counts = [count for count in counts if count]
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from storage.errors import UsageError
 from storage.runs import RunRecord
+from storage.workspace import Workspace
 
 
 def find_run(runs: Sequence[RunRecord], wanted: str, kind: str) -> RunRecord:
@@ -17,6 +18,12 @@ def find_run(runs: Sequence[RunRecord], wanted: str, kind: str) -> RunRecord:
     if by_id:
         raise UsageError(f"{len(by_id)} runs begin with '{wanted}'; give more of the id: {_listed(by_id)}")
     raise UsageError(f"no {kind} run is called '{wanted}'; give the id of a run, its name or its recipe: {_listed(runs)}")
+
+
+def newest_run(workspace: Workspace, runs: Sequence[RunRecord]) -> RunRecord:
+    """The newest of `runs`, which are newest first, that is no variant of a sweep; if all are, the newest."""
+    variants = {path.stem for path in (workspace.root / "sweeps").glob("*/recipes/*.yaml")}
+    return next((run for run in runs if run.recipe_name not in variants), runs[0])
 
 
 def _listed(runs: Sequence[RunRecord]) -> str:

@@ -65,16 +65,21 @@ def understood(plan: Plan) -> list[str]:
 
 def _expected_time(plan: Plan, videos: int) -> str:
     """By what the same stages took in earlier runs of this workspace, for as many videos as there are now."""
-    took: dict[str, tuple[float, int]] = {}  # stage -> seconds, items of its catalogue
+    took: dict[str, float] = {}  # stage -> seconds per video of the data set
+    wanted = {step.stage.name for step in plan.to_do}
+    if not wanted:
+        return "everything is there"
     for run in load_runs(plan.workspace):
-        done = {stage: plan.workspace.done(stage, key) for stage, key in run.stages.values()}
+        done = {stage: plan.workspace.done(stage, key) for stage, key in run.stages.values() if stage in {"catalogue", *wanted}}
         catalogued = done.get("catalogue")
         for stage, completion in done.items():
             if completion and catalogued and catalogued.ref.count:
-                took.setdefault(stage, (completion.seconds, catalogued.ref.count))
+                took.setdefault(stage, completion.seconds / catalogued.ref.count)
+        if wanted <= took.keys():
+            break
     if unknown := [step.label for step in plan.to_do if step.stage.name not in took]:
-        return f"not known before the first run here ({unknown[0]} has not run yet)" if plan.to_do else "none"
-    seconds = sum(took[step.stage.name][0] * videos / took[step.stage.name][1] for step in plan.to_do)
+        return f"not known here before {unknown[0]} has run once"
+    seconds = videos * sum(took[step.stage.name] for step in plan.to_do)
     return f"about {seconds / 60:.0f} min, by earlier runs" if seconds >= 90 else f"about {seconds:.0f} s, by earlier runs"
 
 
@@ -174,7 +179,7 @@ def _print_runs(runs: Sequence[RunRecord], workspace: Workspace) -> None:
         about += [" ".join(f"--set {setting}" for setting in run.settings)] if run.settings else []
         if about:
             out.print_line(f"[dim]{run.short_id}: {escape('; '.join(about))}[/]")
-        print_warnings([f"{run.short_id}: {warning}" for warning in run.warnings])
+        print_warnings([f"{run.short_id}: {warning.partition('. ')[0]}" for warning in run.warnings])
 
 
 def run_state(run: RunRecord, workspace: Workspace) -> str:

@@ -16,8 +16,9 @@ from flows.cli.options import (
     RetryOption,
     SetOption,
     WorkspaceOption,
+    command_line,
 )
-from flows.cli.printing import err
+from flows.cli.printing import err, print_next
 from storage.errors import UsageError
 from storage.workspace import Workspace
 
@@ -59,7 +60,7 @@ def extract(
         recipe = recipe_for_nets(folder, nets or [], frames)
     elif to is not None:
         raise UsageError("--to is for a folder of videos; for a recipe's features use 'longtake features export'")
-    quarantined = 0
+    quarantined, space = 0, Workspace.open(workspace)
     try:
         run(recipe, data, workspace, kind, settings, "extract_features", None, retry_quarantined, dry_run, as_json, False)
     except typer.Exit as ended:
@@ -67,10 +68,12 @@ def extract(
             raise
         quarantined = ended.exit_code
     if to is not None and not dry_run:
-        written = export_extracted(Workspace.open(workspace), recipe, "npy" if to[0] == "npy" else "hdf5", to[1])
+        written = export_extracted(space, recipe, "npy" if to[0] == "npy" else "hdf5", to[1])
         for name, report in written.items():
             err.print_line(escape(f"{name}: {report.summary()}"))
             for problem in report.problems:
                 err.print_line(f"  {escape(problem.item)}: {escape(problem.reason)}")
             quarantined = quarantined or (QUARANTINED if report.problems else 0)
+    elif not as_json and not dry_run:
+        print_next((command_line(space, "features", "list"), "shows the features that are there"))
     raise typer.Exit(quarantined)

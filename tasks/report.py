@@ -11,6 +11,8 @@ import torch
 import yaml
 from pydantic import Field
 
+from models.backbones.zoo import open_backbone
+from models.captioners.vre.captioner import VreOptions
 from models.zoo import CaptionerOptions
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
@@ -63,8 +65,8 @@ SEVERAL = ("frame_plans", "seeded", "boosted", "captioners")
 
 
 # 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos.
-# 4: warnings about captions
-@stage(version=4)
+# 4: pictures are large, heat maps over cells. 5: warnings about captions
+@stage(version=5)
 def report(
     context: StageContext,
     options: PageOptions,
@@ -228,6 +230,7 @@ def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
             attention=(row.caption.split(), attended.weights) if attended.weights else None,
             timeline=attended.timeline,
             regions=attended.regions,
+            cells=attended.cells,
             key_time=attended.key_time,
             first_caption=attended.first_caption,
             words=words.get(row.video_id, ()),
@@ -242,16 +245,17 @@ def _attention_maps(run: _Run) -> tuple[dict[str, attention.AttentionMap], list[
     if attention.needs_captioner(run.captioner):
         net = load_captioner(run.checkpoint, run.access, vocabulary).to(device)
     boxes, not_shown = _region_boxes(run)
-    return attention.find_attention_maps(net, run.captioner, run.access, boxes, vocabulary, run.rows, device), not_shown
+    seen = _part_of_a_frame(run)
+    return attention.find_attention_maps(net, run.captioner, run.access, boxes, seen, vocabulary, run.rows, device), not_shown
 
 
 def _region_boxes(run: _Run) -> tuple[attention.RegionBoxes | None, list[str]]:
     """The boxes of the regions that the captioner attends to; if they are not known, why."""
     name = attention.region_feature(run.captioner, run.access)
-    if name is None:
+    if name is None or isinstance(run.captioner, VreOptions):
         return None, []
     feature = run.recipe["features"][name]
-    if feature.get("output") == "grid":
+    if feature.get("output", "").startswith("grid"):
         cells = attention.grid_cells(int(run.access.about[name]["shape"][0]))
         return (attention.RegionBoxes(cells), []) if cells else (None, [f"The cells of '{name}' are no square grid: no boxes."])
     beside = attention.boxes_feature(run.recipe["features"], name)
@@ -261,6 +265,17 @@ def _region_boxes(run: _Run) -> tuple[attention.RegionBoxes | None, list[str]]:
             f"add a feature like '{name}' with 'output: boxes' to the recipe."
         ]
     return attention.RegionBoxes(boxes=FeatureAccess.open(run.context.workspace, run.folders["extraction"], (beside,))), []
+
+
+def _part_of_a_frame(run: _Run) -> tuple[float, float] | None:
+    """Width and height of the middle part that the captioner's grid covers, in short sides of a frame; None: all of it. Most
+    image nets see the middle alone."""
+    name = attention.region_feature(run.captioner, run.access)
+    feature = run.recipe["features"].get(name, {})
+    if feature.get("kind") != "backbone" or not feature.get("output", "").startswith("grid"):
+        return None
+    fit = open_backbone(feature["net"], None, 0).preprocessing
+    return (fit.crop[0] / fit.short, fit.crop[1] / fit.short) if fit and fit.crop and fit.short else None
 
 
 def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:

@@ -199,10 +199,11 @@ class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         noted: _Noted = ctx.noted
-        noted.sums.append((*ctx.saved_tensors, gradient))
+        (weights,) = ctx.saved_tensors
+        noted.sums.append((weights.detach(), gradient))  # without their graph, which holds `noted` itself
         rows = noted.rows[: len(gradient)].to(gradient.dtype)
-        weights = torch.bmm(gradient.unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
-        return weights, torch.zeros_like(ctx.after_all), None
+        of_weights = torch.bmm(gradient.unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
+        return of_weights, torch.zeros_like(ctx.after_all), None
 
 
 class MeanContext(nn.Module):

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone, Preprocessing
 from models.backbones.batches import ItemBatch
-from models.backbones.folding import fold_batch_norms
 from models.backbones.openvino_model import Arithmetic, ModelBatch, knows_bfloat16, run_model
 from models.backbones.weights import WeightsUnavailable
 from models.backbones.zoo import WEIGHTLESS, canonical, module_of, open_backbone
@@ -203,6 +202,8 @@ class Net:
     def _prepare_for_gpu(self) -> None:
         """Batch norms folded, the layout that tensor cores read, and weights cast once instead of at every batch. Not on a CPU:
         rows there keep their bits."""
+        from models.backbones.folding import fold_batch_norms  # imports timm, which takes seconds
+
         net, backbone = self.backbone.net, self.backbone
         if not self.spec.name or module_of(self.spec.name) == "region":
             return  # they also compute outside of autocast, with float32 weights

@@ -24,7 +24,7 @@ from storage.results import CaptionRow
 from storage.text.vocabulary import Vocabulary
 from tasks.framework.feature_access import FeatureAccess
 from tasks.inference.generate import rank_captions
-from tasks.reporting.pages import Box, Region
+from tasks.reporting.pages import Box, CellAttention, Region
 
 _BATCH = 64
 _REGIONS_PER_WORD = 4
@@ -43,6 +43,7 @@ class AttentionMap:
     """whether the positions are spread over the video; not so, if rows of several features follow each other"""
     key_time: float | None = None
     regions: WordRegions = ()
+    cells: CellAttention | None = None
     first_caption: str = ""
     """of a captioner that encodes twice: what it says after the first step"""
 
@@ -74,12 +75,14 @@ def find_attention_maps(
     options: CaptionerOptions,
     access: FeatureAccess,
     boxes: RegionBoxes | None,
+    seen: tuple[float, float] | None,
     vocabulary: Vocabulary,
     rows: Sequence[CaptionRow],
     device: str,
 ) -> dict[str, AttentionMap]:
-    """video id -> attention map of its caption. The captioner is only read where `needs_captioner`."""
-    maps = {row.video_id: _over_time(options, access, boxes, row) for row in rows}
+    """video id -> attention map of its caption. The captioner is only read where `needs_captioner`; `seen` is the part of a frame
+    that grids cover."""
+    maps = {row.video_id: _over_time(options, access, boxes, seen, row) for row in rows}
     if captioner and isinstance(options, VreOptions) and options.steps == 2:
         first = _first_step_captions(cast(VreCaptioner, captioner), access, vocabulary, rows, device)
         for batch, memory in _batches(captioner, access, rows, device):
@@ -88,12 +91,11 @@ def find_attention_maps(
                 found = replace(maps[row.video_id], first_caption=first[row.video_id])
                 times = _times(access, options.temporal, row.video_id)
                 if times is not None and frame < len(times):
+                    key_time = float(times[int(frame)])
                     # Cells are means over time; they are shown on the key frame.
-                    cells, here = RegionBoxes(grid_cells(per_word[0].shape[1] if per_word else 0)), np.array([frame])
-                    regions = (
-                        tuple(_top_regions(word, here, times, cells, row.video_id) for word in per_word) if cells.cells else ()
-                    )
-                    found = replace(found, key_time=float(times[int(frame)]), regions=regions)
+                    square = per_word and grid_cells(per_word[0].shape[1])
+                    cells = CellAttention(np.stack(per_word), (key_time,), seen) if square else None
+                    found = replace(found, key_time=key_time, cells=cells)
                 maps[row.video_id] = found
     if captioner and boxes and isinstance(options, G2lOptions) and options.regions is not None:
         for batch, memory in _batches(captioner, access, rows, device):
@@ -106,9 +108,11 @@ def find_attention_maps(
 
 
 def region_feature(options: CaptionerOptions, access: FeatureAccess) -> str | None:
-    """The feature whose regions a captioner attends to, if it does."""
+    """The feature whose regions (or cells) a captioner attends to, if it does."""
     if isinstance(options, G2lOptions):
         return options.regions
+    if isinstance(options, VreOptions):
+        return options.spatial
     if isinstance(options, TopDownOptions) and len(options.features) == 1:
         name = options.features[0]
         return name if len(access.about[name].get("shape", [])) == 2 else None
@@ -130,7 +134,13 @@ def boxes_feature(features: Mapping[str, Mapping[str, Any]], regions: str) -> st
     return next((name for name, feature in features.items() if feature == wanted), None)
 
 
-def _over_time(options: CaptionerOptions, access: FeatureAccess, boxes: RegionBoxes | None, row: CaptionRow) -> AttentionMap:
+def _over_time(
+    options: CaptionerOptions,
+    access: FeatureAccess,
+    boxes: RegionBoxes | None,
+    seen: tuple[float, float] | None,
+    row: CaptionRow,
+) -> AttentionMap:
     """The weights that the search recorded, without the positions that only longer videos of its batch have."""
     if not row.attention:
         return AttentionMap()
@@ -141,16 +151,19 @@ def _over_time(options: CaptionerOptions, access: FeatureAccess, boxes: RegionBo
         return AttentionMap(row.attention, timeline=False)
     steps = len(access.views[name].read(row.video_id, key))
     regions: WordRegions = ()
+    grid = None
     joined = getattr(getattr(options, "base", options), "join", "depth") == "time" and len(options.features) > 1
     if isinstance(options, TopDownOptions) and region_feature(options, access) == name:
         cells = int(access.about[name]["shape"][0])
         folded = weights[:, : steps * cells].reshape(len(weights), steps, cells)
         times, frames = _times(access, name, row.video_id), np.arange(steps)
-        if boxes is not None and times is not None:
+        if boxes is not None and boxes.cells and times is not None:
+            grid = CellAttention(folded, times.tolist(), seen)
+        elif boxes is not None and times is not None:
             regions = tuple(_top_regions(word, frames, times, boxes, row.video_id) for word in folded)
         weights = folded.sum(-1)
     kept = weights if joined else weights[:, :steps]
-    return AttentionMap(kept.round(4).tolist(), not joined, None, regions)
+    return AttentionMap(kept.round(4).tolist(), not joined, None, regions, grid)
 
 
 def _top_regions(weights: np.ndarray, frames: np.ndarray, times: np.ndarray, boxes: RegionBoxes, id: str) -> tuple[Region, ...]:

@@ -3,15 +3,18 @@ the values that templates/attention_strip.html.j2 draws; attention_strip.js chan
 
 import base64
 import math
+import string
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from storage.errors import BadInput
 from tasks.reporting.pages import ComparedClip, Region, ReportClip
 
+_LEVELS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 _MIME_TYPES = {"JPEG": "image/jpeg", "WEBP": "image/webp", "PNG": "image/png"}
 
 
@@ -22,7 +25,7 @@ def frame_strip(clip: ReportClip | ComparedClip, most: int | None = None) -> dic
     frames = list(zip(sources, times, strict=False))
     if most is not None and len(frames) > most:
         frames = [frames[(2 * n + 1) * len(frames) // (2 * most)] for n in range(most)]
-    return {"clip": clip, "size": size, "frames": frames, "key": None, "bars": [], "timeline": False}
+    return {"clip": clip, "size": size, "frames": frames, "key": None, "bars": [], "heat": None, "timeline": False}
 
 
 def attention_strip(clip: ReportClip) -> dict[str, Any]:
@@ -32,17 +35,20 @@ def attention_strip(clip: ReportClip) -> dict[str, Any]:
     if clip.attention is None or not clip.attention[1]:
         return strip
     words, weights = clip.attention
+    strip["heat"] = _seen_part(clip, strip["size"]) if clip.cells is not None and clip.frames else None
     # thousandths, so that thousands of clips stay small; bars are drawn relative to the tallest one of the clip
     rows = [[round(1000 * weight) if math.isfinite(weight) else 0 for weight in row] for row in weights]
     boxes = [_boxes(clip, regions) for regions in clip.regions] + [""] * len(words)
-    drawn = [(word, " ".join(map(str, row)), box) for word, row, box in zip(words, rows, boxes, strict=False)]
+    heat = _heat(clip) + [""] * len(words)
+    joined = [" ".join(map(str, row)) for row in rows]
+    drawn = list(zip(words, joined, boxes, heat, strict=False))
     caption = clip.caption.split()
-    follows = [word for word, _, _ in drawn[: len(caption)]] == caption  # a closing <eos> may come after the caption
+    follows = [word for word, *_ in drawn[: len(caption)]] == caption  # a closing <eos> may come after the caption
     columns = max(map(len, rows))
     mean = [round(sum(row[n] for row in rows if n < len(row)) / len(rows)) for n in range(columns)]
     tallest = max((weight for row in rows for weight in row), default=0) or 1
     strip["caption_words" if follows else "other_words"] = drawn[: len(caption)] if follows else drawn
-    strip["bars"] = [(weight, weight / tallest) for weight in mean]
+    strip["bars"] = [] if strip["heat"] and columns == 1 else [(weight, weight / tallest) for weight in mean]
     strip["tallest"] = tallest
     strip["timeline"] = clip.timeline and columns >= len(clip.frames)
     return strip
@@ -57,6 +63,32 @@ def _boxes(clip: ReportClip, regions: Sequence[Region]) -> str:
         if frame is not None and right > left and bottom > top:
             boxes.append(f"{frame} {left} {top} {right - left} {bottom - top} {round(100 * region.weight)}")
     return ",".join(boxes)
+
+
+def _heat(clip: ReportClip) -> list[str]:
+    """For each word the attention over the cells of every shown frame, frames separated by commas, a character per cell; a frame
+    of the grid is added to the shown frame that is nearest in time. The brightest cell of a word is always "/"."""
+    if clip.cells is None:
+        return []
+    shown = [_nearest_frame(clip, time) for time in clip.cells.times]
+    drawn = []
+    for word in clip.cells.weights:
+        frames = np.zeros((len(clip.frames), word.shape[1]))
+        for frame, weights in zip(shown, word, strict=False):
+            if frame is not None:
+                frames[frame] += np.nan_to_num(weights)
+        levels = np.rint(frames / (frames.max(initial=0) or 1) * (len(_LEVELS) - 1)).astype(int)
+        drawn.append(",".join("".join(_LEVELS[level] for level in row) if row.any() else "" for row in levels))
+    return drawn
+
+
+def _seen_part(clip: ReportClip, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    """Left, top, width and height of the part of a frame that the grid covers, in percent."""
+    seen = clip.cells.seen if clip.cells is not None else None
+    if seen is None:
+        return 0, 0, 100, 100
+    width, height = (min(1.0, part * min(size) / side) for part, side in zip(seen, size, strict=True))
+    return 50 * (1 - width), 50 * (1 - height), 100 * width, 100 * height
 
 
 def _nearest_frame(clip: ReportClip, seconds: float) -> int | None:

@@ -21,6 +21,9 @@ from tasks.framework.stage import StageContext
 _FILE = "pictures.parquet"
 _MOST_IMAGES = 12_000  # about 30 MB of a page: beyond it, each video has fewer
 _FEWEST = 3
+_LARGER = 4
+"""a picture, or a video of one frame, is shown so many times as wide"""
+_FEW_PICTURES = 1_500  # above them, half of that
 _QUALITY = 60
 _SCHEMA = pa.schema([("video_id", pa.string()), ("times", pa.list_(pa.float64())), ("frames", pa.list_(pa.binary()))])
 
@@ -46,7 +49,9 @@ def decode_frame_images(
         for id, answer in read_frames(context, table, wanted):
             progress.advance()
             if not isinstance(answer, BadMedia):
-                images = tuple(to_webp(image, width) for image in answer["shown"].images[:, 0])
+                shown = answer["shown"].images[:, 0]
+                larger = 1 if len(shown) > 1 else _LARGER if len(ids) <= _FEW_PICTURES else _LARGER // 2
+                images = tuple(to_webp(image, larger * width) for image in shown)
                 found[id] = FrameImages(images, tuple(answer["shown"].pts.tolist()))
     return found
 

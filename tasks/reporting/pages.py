@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from storage.neighbours import NearDuplicates
 from tasks.reporting.charts import COLOURS
 from tasks.reporting.published_scores import PublishedScores
@@ -43,14 +45,25 @@ class Region:
 
 
 @dataclass(frozen=True)
+class CellAttention:
+    """How much each word attends to each cell of square grids, row by row: weights (words, frames, cells), frames at `times`.
+
+    `seen` is the part in the middle of a frame that the grid covers, (width, height) in short sides of the frame; None: all."""
+
+    weights: np.ndarray
+    times: Sequence[float]
+    seen: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class ReportClip:
     """One video of the gallery.
 
     `frames` are small WebP, JPEG or PNG images, all of one size, `frame_times` their seconds. `attention` is
     (words, weights), weights being words x positions, which are spread evenly over the video if it is a `timeline`, else
-    are rows of several features. `regions` are those that each word attends to most. `key_time` is the second of the
-    frame that a refocusing encoder chose, `first_caption` what it said before. `words` are what the tagger
-    found, each with its probability."""
+    are rows of several features. `regions` are those that each word attends to most, `cells` the weights of all cells where
+    frames are grids. `key_time` is the second of the frame that a refocusing encoder chose, `first_caption` what it said
+    before. `words` are what the tagger found, each with its probability."""
 
     video_id: str
     split: str
@@ -63,6 +76,7 @@ class ReportClip:
     attention: tuple[Sequence[str], Sequence[Sequence[float]]] | None = None
     timeline: bool = True
     regions: Sequence[Sequence[Region]] = ()
+    cells: CellAttention | None = None
     key_time: float | None = None
     first_caption: str = ""
     words: Sequence[tuple[str, float]] = ()

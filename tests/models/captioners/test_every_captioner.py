@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter
 from models.captioner import Captioner
 from models.decoding.beam_search import beam
 from models.decoding.greedy_and_sampling import greedy, sample
-from models.types import BOS, EOS
+from models.types import BOS, EOS, Batch
 from models.zoo import CAPTIONERS, CaptionerOptions, build_captioner
 from tests.models.caption_likelihood import caption_log_probs
 from tests.models.captioners.captioner_checks import opinionated
@@ -124,3 +125,17 @@ def test_it_can_be_trained_on_videos_that_lack_features(kind: str) -> None:
     torch.log_softmax(captioner.decoder.teacher_forced(tokens, memory), -1)[:, :, 5].sum().backward()
     grads = [p.grad for p in captioner.parameters() if p.grad is not None]
     assert grads and all(torch.isfinite(grad).all() for grad in grads)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_nothing_of_a_training_step_stays_in_memory(kind: str) -> None:
+    captioner, ids = small(kind).train(), tuple(map(str, range(VIDEOS)))
+    tokens = torch.randint(EOS + 1, WORDS, (VIDEOS, 6), generator=torch.Generator().manual_seed(3))
+
+    def alive_after_a_step() -> int:
+        captioner(Batch(ids, *videos(), tokens, torch.arange(VIDEOS), ids)).sum().backward()
+        gc.collect()
+        return sum(1 for x in gc.get_objects() if issubclass(type(x), torch.Tensor))
+
+    alive_after_a_step()  # gradients of the weights stay
+    assert alive_after_a_step() == alive_after_a_step()

@@ -79,7 +79,7 @@ def test_each_word_of_g2l_shows_the_cell_that_it_was_read_from(grid) -> None:
     words = text.vocabulary.words[5:8]
     row = a_row(access, " ".join(words))
     boxes = RegionBoxes(grid_cells(16))
-    found = find_attention_maps(net, options, access, boxes, text.vocabulary, [row], "cpu")[row.video_id]
+    found = find_attention_maps(net, options, access, boxes, None, text.vocabulary, [row], "cpu")[row.video_id]
     times = access.views["cells"].pts(row.video_id)
     assert len(found.regions) == 3
     for regions in found.regions:
@@ -95,7 +95,7 @@ def test_the_key_frame_of_vre_is_a_moment_of_the_video(grid) -> None:
     torch.manual_seed(3)
     net = build_captioner(options, {"scene": access.sizes["scene"]}, len(text.vocabulary)).eval()
     rows = [CaptionRow(id, "a red circle", -1.0) for id in access.rows["scene"]]
-    found = find_attention_maps(net, options, one, None, text.vocabulary, rows, "cpu")
+    found = find_attention_maps(net, options, one, None, None, text.vocabulary, rows, "cpu")
     for row in rows:
         features, masks = one.read([row.video_id])
         frame = int(net.encode(features, masks).extras["key_frame"])
@@ -116,11 +116,12 @@ def test_each_word_of_vre_shows_the_cells_that_it_attends_to_on_the_key_frame(gr
     for parameter in net.decoder.over_space.parameters():
         parameter.data.mul_(30)
     rows = [CaptionRow(id, "a red circle", -1.0) for id in access.rows["scene"]]
-    found = find_attention_maps(net, options, averaged, None, text.vocabulary, rows, "cpu")
+    found = find_attention_maps(net, options, averaged, None, None, text.vocabulary, rows, "cpu")
     for row in rows:
         each = found[row.video_id]
-        assert len(each.regions) == 3 and all(region.time == each.key_time for word in each.regions for region in word)
-    assert any(word for row in rows for word in found[row.video_id].regions)
+        assert each.cells is not None and each.cells.times == (each.key_time,)
+        assert each.cells.weights.shape == (3, 1, 16)  # words, the key frame, cells
+        assert each.cells.weights.sum(-1) == pytest.approx(np.ones((3, 1)))
 
 
 def test_positions_that_only_longer_videos_have_are_left_out(grid) -> None:
@@ -128,10 +129,10 @@ def test_positions_that_only_longer_videos_have_are_left_out(grid) -> None:
     options = SaLstmOptions(features=("scene",), embedding=8, hidden=8, attention=8)
     net = build_captioner(options, access.sizes, len(text.vocabulary)).eval()
     row = a_row(access, "one", [[0.1, 0.2, 0.3, 0.4, 0.0, 0.0]])
-    found = find_attention_maps(net, options, access, None, text.vocabulary, [row], "cpu")[row.video_id]
+    found = find_attention_maps(net, options, access, None, None, text.vocabulary, [row], "cpu")[row.video_id]
     assert (found.weights, found.timeline) == ([[0.1, 0.2, 0.3, 0.4]], True)
     both = SaLstmOptions(features=("scene", "scene2"), join="time", embedding=8, hidden=8, attention=8)
-    joined = find_attention_maps(net, both, access, None, text.vocabulary, [row], "cpu")[row.video_id]
+    joined = find_attention_maps(net, both, access, None, None, text.vocabulary, [row], "cpu")[row.video_id]
     assert (joined.weights, joined.timeline) == (row.attention, False)
 
 
@@ -143,11 +144,12 @@ def test_attention_over_the_cells_of_a_grid_is_given_by_frame_and_by_cell(grid) 
     weights = np.full(32, 0.2 / 31)
     weights[16 + 15] = 0.8  # the last cell of the second frame
     row = a_row(access, "one", [weights.tolist()])
-    found = find_attention_maps(net, options, cells, RegionBoxes(grid_cells(16)), text.vocabulary, [row], "cpu")[row.video_id]
+    boxes, seen = RegionBoxes(grid_cells(16)), (0.89, 0.89)
+    found = find_attention_maps(net, options, cells, boxes, seen, text.vocabulary, [row], "cpu")[row.video_id]
     assert found.weights is not None and found.weights[0] == pytest.approx([0.1032, 0.8968], abs=1e-3)
-    (region,) = found.regions[0]
-    assert (region.box, region.weight) == ((0.75, 0.75, 1.0, 1.0), pytest.approx(0.8))
-    assert region.time == pytest.approx(access.views["cells"].pts(row.video_id)[1])
+    assert found.cells is not None and found.cells.seen == seen
+    assert found.cells.weights.shape == (1, 2, 16) and found.cells.weights[0, 1, 15] == pytest.approx(0.8)
+    assert found.cells.times == pytest.approx(access.views["cells"].pts(row.video_id))
 
 
 def test_boxes_are_those_of_the_same_net_on_the_same_frames():

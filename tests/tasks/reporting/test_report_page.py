@@ -8,13 +8,14 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from storage.errors import BadInput
 from storage.neighbours import NearDuplicates
 from tasks.reporting.charts import line_chart
 from tasks.reporting.formatting import plain_number, readable_duration
-from tasks.reporting.pages import Curve, DuplicateClips, Region, ReportClip, ReportPage, Score, StageLine
+from tasks.reporting.pages import CellAttention, Curve, DuplicateClips, Region, ReportClip, ReportPage, Score, StageLine
 from tasks.reporting.published_scores import PublishedScores
 from tasks.reporting.rendering import CLIPS_PER_PAGE, PROBLEMS_SHOWN, render_report
 from tests.tasks.reporting.toy_pages import EMPTY, EVIL, SCRIPTS, Outline, a_clip, a_report, check_escaped, image
@@ -172,6 +173,26 @@ def test_a_word_carries_its_regions_on_the_frame_nearest_in_time():
     regions = [[Region(1.4, (0.25, 0.5, 0.75, 1.0), 0.6)], [], [Region(0.2, (0.5, 0.5, 0.5, 1.0), 0.9)]]
     spans = Outline(render_report(a_report(clips=[a_clip(regions=regions)]))).all("span")
     assert [span.get("data-r") for span in spans if "data-w" in span] == ["1 25 50 50 50 60", None, None]
+
+
+def test_a_word_carries_the_heat_of_every_cell_on_the_frame_nearest_in_time():
+    weights = np.zeros((3, 2, 4))
+    weights[0, 0] = [0.2, 0.1, 0.0, 0.0]  # of a grid's frame at 0.2 s, which is shown on the frame at 0.0 s
+    weights[2, 1, 3] = 0.5
+    cells = CellAttention(weights, (0.2, 1.4), (0.5, 0.5))
+    html = render_report(a_report(clips=[a_clip(cells=cells)]))
+    heat = [span.get("data-m") for span in Outline(html).all("span") if "data-w" in span]
+    assert heat == ["/gAA,", ",", ",AAA/"]
+    assert "--l:31.2;--t:25.0;--w:37.5;--h:50.0" in html  # half of the short side of a frame of 4 : 3, in the middle
+
+
+def test_a_picture_is_shown_as_a_picture():
+    cells = CellAttention(np.full((3, 1, 4), 0.25), (0.0,))
+    attention = (["a", "red", "circle"], [[1.0]] * 3)
+    clip = a_clip(frames=[image()], frame_times=[0.0], attention=attention, cells=cells)
+    html = render_report(a_report(clips=[clip]))
+    assert 'class="strip photo"' in html and 'class="bars"' not in html
+    assert "Point at a word" in Outline(html).text and "over time" not in Outline(html).text
 
 
 def test_the_key_frame_is_marked_in_words_too():

@@ -10,8 +10,8 @@ from typing import Any
 from storage.results import read_captions, read_jsonl
 from storage.text.references import References
 
-FEW_STEPS, FEW_VIDEOS = 1000, 200
-"""below these, training was short, and the videos were too few to learn much from"""
+FEW_STEPS, FEW_VIDEOS, TOO_FEW_VIDEOS = 1000, 200, 20
+"""below these, training was short, the videos were few, and so few that no setting makes up for it"""
 _MANY = 0.2  # share of captions that must be broken before it is a warning
 
 
@@ -53,6 +53,8 @@ def _is_broken(words: list[str], ends: Collection[str], max_words: int) -> bool:
 
 
 def _likely_cause(steps: int, videos: int, recipe: Mapping[str, Any]) -> str:
+    if videos < TOO_FEW_VIDEOS:  # 8 of them said the same after 150 epochs
+        return f"{videos} training videos are too few to learn from: more of them help, other settings hardly."
     if steps and steps < FEW_STEPS:
         seeding = recipe["seeding"]
         size, epochs, patience = (seeding.get(name) for name in ("batch_size", "epochs", "patience"))

@@ -9,6 +9,7 @@ print(captioner("video.mp4"))
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flows.cli.options import DEFAULT_WORKSPACE, existing
@@ -18,6 +19,7 @@ from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, recorded_recipe
 from storage.datasets.user_files import gather_files
 from storage.errors import BadInput, BadMedia, MissingFeatures, UsageError
+from storage.media.frame_sampling import Uniform
 from storage.records import ArtifactRef
 from storage.results import read_captions
 from storage.runs import RunRecord, load_runs
@@ -65,11 +67,20 @@ class VideoCaptioner:
         record = RunRecord(card.run, card.name, card.dataset, "", card.recipe, {}, (), at, "done", at, card.scores)
         return cls(record, trained, execute)
 
-    def export(self, target: Path, note: str = "", half: bool = False) -> None:
-        """Write the captioner as one file, for another machine."""
-        run = self.run
+    def export(self, target: Path, note: str = "", half: bool = False, frames: int | None = None) -> None:
+        """Write the captioner as one file, for another machine. `frames`: how many it takes of a video, if not as in training;
+        what was trained on photos can attend to several frames, each of them a photo."""
+        run, trained = self.run, self.trained
         card = CaptionerCard(run.recipe_name, run.dataset, run.id, run.finished_at, run.scores, run.recipe, note)
-        export_captioner(self.trained, card, target, half)
+        if frames is not None:
+            uniform = {name: how for name, how in trained.sampling.items() if isinstance(how, Uniform)}
+            if not uniform:
+                raise UsageError(
+                    "no sampling of this run takes frames evenly ('kind: uniform'), so their number cannot be changed"
+                )
+            changed = {name: how.model_copy(update={"frames": frames}) for name, how in uniform.items()}
+            trained = replace(trained, sampling={**trained.sampling, **changed})
+        export_captioner(trained, card, target, half)
 
     def __call__(self, file: Path | str) -> str:
         """The caption of one file."""

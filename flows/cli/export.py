@@ -17,6 +17,12 @@ def export(
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     float16: Annotated[bool, typer.Option("--float16", help="Half the size; now and then another word.")] = False,
     note: Annotated[str, typer.Option(help="What people should know of it: its data, its limits, its terms of use.")] = "",
+    frames: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Frames to take of a video, evenly; else as in training. For what was trained on photos: 4, say."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's captioner as one file: weights, vocabulary, recipe, scores, and which pretrained nets it needs."""
@@ -26,7 +32,7 @@ def export(
     from flows.caption import VideoCaptioner
 
     captioner = VideoCaptioner.open(space.root, run)
-    captioner.export(file, note, float16)
+    captioner.export(file, note, float16, frames)
     size = file.stat().st_size
     if as_json:
         out.print_json(data={"file": str(file), "bytes": size, "run": captioner.run.id, "scores": captioner.run.scores})

@@ -102,5 +102,7 @@ def test_wrong_usage_is_said(longtake: Longtake, place: Place, tmp_path: Path) -
     both = longtake("caption", clip, "--captioner", tmp_path / "x", "--run", "toy", "-w", place.workspace.root)
     missing = longtake("caption", clip, "--captioner", tmp_path / "x")
     folder = longtake("export", "toy", tmp_path, "-w", place.workspace.root)
-    assert [answer.code for answer in (both, missing, folder)] == [2, 2, 2]
+    frames = longtake("export", "toy", tmp_path / "x", "--frames", "4", "-w", place.workspace.root)
+    assert [answer.code for answer in (both, missing, folder, frames)] == [2, 2, 2, 2]
+    assert "no sampling of this run takes frames evenly" in " ".join(frames.err.split())
     assert "choose one" in both.err and "there is no file" in missing.err and "is a folder" in folder.err

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flows.data_size import recipe_for_data
-from flows.dataset_name import with_dataset_name
+from flows.for_data.data_size import recipe_for_data
+from flows.for_data.dataset_name import with_dataset_name
 from flows.plan import Plan, Planner, make_plan
 from flows.recipe import Recipe
 from flows.report import page_options

@@ -294,14 +294,14 @@ def recorded_recipe(run: RunRecord) -> Recipe:
 
 
 def check_recipe(values: dict[str, Any], where: str, settings: Sequence[str] = ()) -> Recipe:
-    """`settings` are those that were applied: what is wrong with one is said of it, not of the recipe."""
+    """`settings` are those that were applied: what is wrong with one is message of it, not of the recipe."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
         found = [(_blamed(detail, settings), _explain(detail)) for detail in error.errors()]
-        own = [f"  {said}" for setting, said in found if setting is None]
+        own = [f"  {message}" for setting, message in found if setting is None]
         head = [f"the recipe {where} has {len(own)} problem(s):"] if own else []
-        raise UsageError("\n".join([*(f"--set {s}: {said}" for s, said in found if s is not None), *head, *own])) from error
+        raise UsageError("\n".join([*(f"--set {s}: {message}" for s, message in found if s is not None), *head, *own])) from error
 
 
 def _blamed(detail: ErrorDetails, settings: Sequence[str]) -> str | None:

@@ -80,7 +80,7 @@ def refresh(
 
 
 def _announce(recipe: Any, space: Workspace, root: Path) -> None:
-    from flows.dataset_name import with_dataset_name
+    from flows.for_data.dataset_name import with_dataset_name
     from flows.orchestration.embedded_server import prefect_api
     from flows.orchestration.events import SOURCE_CHANGED, resource, send
 
@@ -131,7 +131,7 @@ def deploy(
     from prefect.schedules import Cron
     from pydantic import ValidationError
 
-    from flows.dataset_name import with_dataset_name
+    from flows.for_data.dataset_name import with_dataset_name
     from flows.recipe import load_recipe
 
     try:

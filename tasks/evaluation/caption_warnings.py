@@ -18,9 +18,9 @@ _MANY = 0.2  # share of captions that must be broken before it is a warning
 def run_warnings(recipe: Mapping[str, Any], captions: Path, text: Path, captioner: Path) -> list[str]:
     """What is suspicious about the captions of a run, from the folders of its captions, its texts and its captioner."""
     references = References(text)
-    said = {row.video_id: row.caption for row in read_captions(captions)}
+    captioned = {row.video_id: row.caption for row in read_captions(captions)}
     found = caption_warnings(
-        said,
+        captioned,
         references.sentences(recipe["evaluation"]["split"]),
         references.last_words("train"),
         recipe["decoding"]["max_length"],
@@ -37,10 +37,10 @@ def caption_warnings(
     count, found = len(captions), []
     if silent := sum(not caption.split() for caption in captions.values()):
         found.append(f"{silent} of {count} captions have no word.")
-    common, told = Counter(captions.values()).most_common(1)[0] if captions else ("", 0)
+    common, repeated = Counter(captions.values()).most_common(1)[0] if captions else ("", 0)
     wrong = [id for id, caption in captions.items() if caption == common and caption not in references.get(id, ())]
-    if common.split() and count > 1 and 2 * told > count and 2 * len(wrong) > told:
-        found.append(f"{told} of {count} captions are the same, '{common}', and most of these videos have no such reference.")
+    if common.split() and count > 1 and 2 * repeated > count and 2 * len(wrong) > repeated:
+        found.append(f"{repeated} of {count} captions are the same, '{common}', and most of these videos have no such reference.")
     broken = [caption for caption in captions.values() if (words := caption.split()) and _is_broken(words, ends, max_words)]
     if len(broken) > _MANY * count:
         found.append(f"{len(broken)} of {count} captions end in mid-sentence or repeat a word, such as '{broken[0]}'.")
@@ -53,7 +53,7 @@ def _is_broken(words: list[str], ends: Collection[str], max_words: int) -> bool:
 
 
 def _likely_cause(steps: int, videos: int, recipe: Mapping[str, Any]) -> str:
-    if videos < TOO_FEW_VIDEOS:  # 8 of them said the same after 150 epochs
+    if videos < TOO_FEW_VIDEOS:  # 8 of them captioned the same after 150 epochs
         return f"{videos} training videos are too few to learn from: more of them help, other settings hardly."
     if steps and steps < FEW_STEPS:
         seeding = recipe["seeding"]

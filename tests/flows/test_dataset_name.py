@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flows.dataset_name import with_dataset_name
+from flows.for_data.dataset_name import with_dataset_name
 from flows.recipe import load_recipe
 from storage.runs import RunRecord, new_run_id, save_run
 from storage.workspace import Workspace

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flows.cli.options import DEFAULT_WORKSPACE, existing
 from flows.demo import recipe_with_data
-from flows.find_run import find_run
+from flows.find_run import find_run, newest_run
 from flows.pipeline import plan_pipeline
 from flows.recipe import Recipe, recorded_recipe
 from storage.datasets.user_files import gather_files
@@ -45,7 +45,7 @@ class VideoCaptioner:
         cls, workspace: Path | str, run: str | None = None, retry_quarantined: bool = False, execute: ExecuteStage = execute_here
     ) -> VideoCaptioner:
         """`run` is the id of a run, its beginning, the name of a recipe, or a file that 'longtake export' wrote; without it the
-        newest finished run counts."""
+        newest finished run counts that is no variant of a sweep."""
         if run and Path(run).is_file():
             return cls.load(run, workspace, retry_quarantined, execute)
         space = existing(Path(workspace))
@@ -98,12 +98,15 @@ class VideoCaptioner:
 
 
 def choose_run(workspace: Workspace, wanted: str | None) -> RunRecord:
-    """The newest finished run that has a captioner, among those of this id or recipe."""
+    """The newest finished run that has a captioner, among those of this id, name or recipe. A variant of a sweep is one attempt
+    among many: it is chosen only if it is named, or if there is nothing else."""
     runs = load_runs(workspace)
     trained = [run for run in runs if run.state == "done" and "captioners" in run.results]
     if not trained:
         raise UsageError(f"no run in {workspace.root} has trained a captioner yet; 'longtake run RECIPE' trains one")
-    return find_run(trained, wanted, "finished") if wanted else trained[0]
+    if wanted:
+        return find_run(trained, wanted, "finished")
+    return newest_run(workspace, trained)
 
 
 def evaluated_captions(
@@ -119,6 +122,7 @@ def evaluated_captions(
 
 def _trained(workspace: Workspace, run: RunRecord, retry_quarantined: bool) -> TrainedRun:
     recipe = recorded_recipe(run)
+    assert recipe.captioner is not None  # the run has trained one
     read = [*recipe.captioner.features, *(recipe.words.net.features if recipe.words else ())]
     features = {name: recipe.features[name] for name in read if name in recipe.features}
     for name, feature in features.items():

@@ -15,11 +15,12 @@ from storage.errors import StorageError
 from storage.records import Problem
 from storage.results import read_scores
 from storage.runs import RunRecord, new_run_id, save_run
+from tasks.evaluation.caption_warnings import run_warnings
 from tasks.framework.progress import console
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageRun, refs_in
 
-_METRICS = ("diversity", "self_retrieval", "not_computed")
+_METRICS = ("videos", "diversity", "self_retrieval", "not_computed")
 _T = TypeVar("_T")
 
 
@@ -38,7 +39,7 @@ class RunOutcome:
         return [problem for problem in self.problems if problem.quarantined]
 
     def to_json(self) -> dict[str, Any]:
-        names = ("id", "recipe_name", "dataset", "data", "state", "scores", "report")
+        names = ("id", "name", "recipe_name", "dataset", "data", "state", "scores", "report", "warnings")
         run = {name: getattr(self.run, name) for name in names}
         problems = [asdict(problem) for problem in self.problems]
         return {"run": run, "worked": list(self.computed), "problems": problems, "figures": self.metrics}
@@ -83,12 +84,22 @@ def execute(call: FlowCall[_T], inside_flow: bool = False) -> _T:
 def planned_flow(plan: Plan, force: Sequence[str] = (), until: str | None = None) -> FlowCall[RunOutcome]:
     """The flow that runs a plan as it is: nothing is planned again."""
 
-    def pipeline(run: dict[str, Any], until: str | None, force: list[str]) -> RunOutcome:
-        return run_plan(plan, title_of(plan))
+    def pipeline(run: dict[str, Any], until: str | None, force: list[str]) -> Any:
+        return final_state(run_plan(plan, title_of(plan)))
 
     shown = {"recipe": recipe_text(plan.recipe), "workspace": str(plan.workspace.root)}
     parameters = {"run": shown, "until": until, "force": list(force)}
     return FlowCall(pipeline, "pipeline", title_of(plan), parameters, len(plan.steps))
+
+
+def final_state(outcome: RunOutcome) -> Any:
+    """The state that a flow ends in: completed, with the score and what is suspicious as the message that the dashboard shows."""
+    from prefect.states import Completed
+
+    scores = outcome.run.scores
+    score = [f"CIDEr {100 * scores['CIDEr']:.1f}"] if "CIDEr" in scores else []
+    message = "; ".join([*score, *(f"warning: {warning}" for warning in outcome.run.warnings)])
+    return Completed(message=message or None, data=outcome)
 
 
 def title_of(plan: Plan, verb: str = "Run") -> str:
@@ -124,7 +135,8 @@ def run_plan(plan: Plan, title: str, announce: Callable[[], None] | None = None)
                 announce()
     except BaseException as error:
         try:
-            save_run(plan.workspace, replace(run, state="failed", finished_at=_now()))
+            state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            save_run(plan.workspace, replace(run, state=state, finished_at=_now()))
         except StorageError as second:  # a full disk fails both; what the run failed by matters more
             error.add_note(f"nor can the run be noted as failed: {second}")
         raise
@@ -194,6 +206,9 @@ def new_record(plan: Plan) -> RunRecord:
         stages=plan.keys,
         stores=stores,
         started_at=_now(),
+        settings=tuple(plan.settings),
+        name=plan.name,
+        note=plan.note,
         results={name: [(ref.kind, ref.key) for ref in refs_in(value)] for name, value in plan.results.items()},
     )
 
@@ -206,8 +221,17 @@ def _outcome(plan: Plan, run: RunRecord, computed: tuple[str, ...]) -> RunOutcom
     scores, metrics = found.get("corpus", {}), {name: found[name] for name in _METRICS if name in found}
     page = str(report.folder / "report.html") if report else ""
     quarantined = sum(problem.quarantined for problem in problems)
-    done = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
-    return RunOutcome(done, problems, computed, metrics)
+    ended = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
+    return RunOutcome(replace(ended, warnings=_warnings(plan)), problems, computed, metrics)
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    """What is suspicious about the captions of a plan that is done."""
+    if plan.step("caption") is None:
+        return ()
+    captions, text, captioner = (refs_in(plan.results[name])[0] for name in ("captions", "text", "captioners"))
+    folders = (plan.workspace.root / ref.uri for ref in (captions, text, captioner))
+    return tuple(run_warnings(plan.recipe.model_dump(mode="json"), *folders))
 
 
 def _now() -> str:

@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from flows.for_data.data_size import recipe_for_data
+from flows.for_data.dataset_name import with_dataset_name
 from flows.plan import Plan, Planner, make_plan
 from flows.recipe import Recipe
 from flows.report import page_options
 from models.captioners.vre.captioner import VreOptions
 from models.zoo import CaptionerOptions
-from storage.errors import BadInput
+from storage.errors import BadInput, UsageError
 from storage.media.frame_sampling import Sampling
 from storage.records import SPLITS, ArtifactRef
 from storage.workspace import Workspace
@@ -59,23 +61,16 @@ def pipeline(add: Planner, recipe: Recipe) -> None:
     split, results = recipe.evaluation.split, add.results
 
     data = results["catalogue"] = add(catalogue, recipe.dataset)
-    text = results["text"] = add(prepare_text, recipe.text, captions=data.part("captions"))
+    recipe = add.plan.recipe = recipe_for_data(recipe, add.plan.steps[-1].prepared, add.plan.notes)
+    text = _texts(add, recipe, data)
     weights = _caption_weights(add, recipe, data)
-    samplings = _samplings_in_use(recipe)
-    results["frame_plans"] = frame_plans = tuple(
-        add(sample_frames, SamplingOptions(sampling=how), f"sample_frames[{name}]", videos=data.part("videos"))
-        for name, how in samplings.items()
-    )
-    tagger = _tagger(add, recipe, data, text)
-    options = ExtractOptions(dataset=recipe.dataset.name, features=recipe.features, sampling=samplings)
-    features = results["features"] = add(
-        extract_features, options, videos=data.part("videos"), tagger=tagger, frame_plans=frame_plans
-    )
-    features = _words(add, recipe, text, features)
+    features = _extract(add, recipe, data, text)
     neighbours = _neighbours(add, recipe, data, features)
+    if recipe.captioner is None or text is None:
+        return
     embedding = _embedding(add, recipe, text, features)
     extracted = features
-    net, features = _train(add, recipe, text, features, weights, embedding, neighbours)
+    net, features = _train(add, recipe, recipe.captioner, text, features, weights, embedding, neighbours)
     captioners, read = results["captioners"], _feature_parts(features, net.features, split)
     captions = results["captions"] = add(
         caption,
@@ -99,9 +94,32 @@ def pipeline(add: Planner, recipe: Recipe) -> None:
     add(report, page_options(recipe), **results)
 
 
+def _texts(add: Planner, recipe: Recipe, data: ArtifactRef) -> ArtifactRef | None:
+    """The texts, where anything learns from captions: features alone need none."""
+    if not (recipe.captioner or recipe.tagger or recipe.words):
+        return None
+    text = add.results["text"] = add(prepare_text, recipe.text, captions=data.part("captions"))
+    return text
+
+
+def _extract(add: Planner, recipe: Recipe, data: ArtifactRef, text: ArtifactRef | None) -> ArtifactRef:
+    samplings = _samplings_in_use(recipe)
+    add.results["frame_plans"] = frame_plans = tuple(
+        add(sample_frames, SamplingOptions(sampling=how), f"sample_frames[{name}]", videos=data.part("videos"))
+        for name, how in samplings.items()
+    )
+    tagger = _tagger(add, recipe, data, text) if text else None
+    options = ExtractOptions(dataset=recipe.dataset.name, features=recipe.features, sampling=samplings)
+    features = add.results["features"] = add(
+        extract_features, options, videos=data.part("videos"), tagger=tagger, frame_plans=frame_plans
+    )
+    return _words(add, recipe, text, features) if text else features
+
+
 def _train(
     add: Planner,
     recipe: Recipe,
+    net: CaptionerOptions,
     text: ArtifactRef,
     features: ArtifactRef,
     weights: ArtifactRef | None,
@@ -110,7 +128,7 @@ def _train(
 ) -> tuple[CaptionerOptions, ArtifactRef]:
     """Seed, then boost where the recipe asks for it; several seeds give several captioners, an ensemble. Returns what the
     captioners are and the features that they read."""
-    net, results, text = recipe.captioner, add.results, text.part("train", "val")
+    results, text = add.results, text.part("train", "val")
     seeds = recipe.ensemble.seeds if recipe.ensemble else (recipe.seeding.seed,)
 
     def seeded(number: int, label: str = "", **changes: Any) -> ArtifactRef:
@@ -154,7 +172,7 @@ def _samplings_in_use(recipe: Recipe) -> dict[str, Sampling]:
 
 def _caption_weights(add: Planner, recipe: Recipe, data: ArtifactRef) -> ArtifactRef | None:
     """Caption weights too slow to be computed with the other texts; seeding reads them only if it asks for them."""
-    if not recipe.caption_weights.meteor:
+    if not recipe.caption_weights.meteor or recipe.captioner is None:
         return None
     weights = add(weigh_captions, recipe.caption_weights, captions=data.part("captions/train"))
     return weights if recipe.seeding.loss == "dxe" and recipe.seeding.weight == "meteor" else None
@@ -227,6 +245,8 @@ def _feature_parts(features: ArtifactRef, names: Iterable[str], *splits: str) ->
 
 def trained_stage(recipe: Recipe) -> str:
     """The last stage of training that a recipe has."""
+    if recipe.captioner is None:
+        raise UsageError(f"recipe '{recipe.name}' has no captioner to train; add a section 'captioner', or extract features only")
     return "boost" if recipe.boosting else "seed"
 
 
@@ -234,4 +254,5 @@ def plan_pipeline(recipe: Recipe, workspace: Workspace, force: Iterable[str] = (
     if recipe.dataset.path is None:
         raise BadInput(f"recipe '{recipe.name}' does not say where its data is; pass the data folder with --data")
     root = Path(recipe.dataset.path).expanduser().absolute()
+    recipe = with_dataset_name(recipe, workspace)
     return make_plan(pipeline, recipe, workspace, root, frozenset(force), until, [stage.name for stage in STAGES])

@@ -36,6 +36,12 @@ class Plan:
     data: Path
     steps: list[StageRun] = field(default_factory=list)
     results: dict[str, Input] = field(default_factory=dict)
+    settings: Sequence[str] = ()
+    name: str = ""
+    note: str = ""
+    """what --set changed, and the user's words for the run: for its record"""
+    notes: list[str] = field(default_factory=list)
+    """what the data made of the recipe, for people"""
 
     @property
     def to_do(self) -> list[StageRun]:
@@ -104,6 +110,8 @@ class Planner:
                 return replace(run, state="done", completion=done)
         else:
             before = self.before.get(run.label)
+            if run.stage.half_done and (so_far := run.stage.half_done(run.folder)):
+                return replace(run, state="partial", reason=f"half done: {so_far}")
             return replace(run, state="stale" if before else "missing", reason=self._why(run, before))
         self._recomputed[run.ref.uri] = run.label
         return replace(run, state="forced", reason=reason, completion=done)

@@ -113,8 +113,8 @@ class Recipe(Options):
     """the word tagger, where features of kind 'tagger' are wanted"""
     words: WordsOptions | None = None
     """the feature 'words' (GL-RG's W), predicted from other features, where it is wanted"""
-    captioner: CaptionerOptions
-    """the model that writes captions"""
+    captioner: CaptionerOptions | None = None
+    """the model that writes captions; left out: features are extracted and nothing is trained"""
     neighbours: NeighbourOptions | None = None
     """by which feature videos are alike, where the report or a reward wants to know"""
     embedding: EmbeddingOptions | None = None
@@ -143,7 +143,7 @@ class Recipe(Options):
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
-        wanted = [("captioner", name) for name in self.captioner.features]
+        wanted = [("captioner", name) for name in (self.captioner.features if self.captioner else ())]
         wanted += [("embedding.net", name) for name in (self.embedding.net.features if self.embedding else ())]
         known = [*self.features, *([WORDS] if self.words else [])]
         if self.words is not None:
@@ -258,13 +258,15 @@ def load_recipe(name: str, settings: Sequence[str] = (), data: Path | str | None
         raise UsageError(f"the recipe {where} must be a mapping of sections (dataset, features, captioner, ...)")
     if path:
         values.setdefault("name", path.stem)
+    if "captioner" not in values and "features" in values:  # features alone need no captions
+        values.setdefault("dataset", {"kind": "videos"})
     if kind is not None:
         values["dataset"] = {"kind": kind}
     for setting in settings:
         _apply(values, setting)
     if data is not None and isinstance(values.get("dataset"), dict):
         values["dataset"]["path"] = str(data)
-    return check_recipe(values, where)
+    return check_recipe(values, where, settings)
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -291,13 +293,22 @@ def recorded_recipe(run: RunRecord) -> Recipe:
     return check_recipe(values, f"of run {run.id}")
 
 
-def check_recipe(values: dict[str, Any], where: str) -> Recipe:
+def check_recipe(values: dict[str, Any], where: str, settings: Sequence[str] = ()) -> Recipe:
+    """`settings` are those that were applied: what is wrong with one is message of it, not of the recipe."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        lines = [f"the recipe {where} has {error.error_count()} problem(s):"]
-        lines += [f"  {_explain(detail)}" for detail in error.errors()]
-        raise UsageError("\n".join(lines)) from error
+        found = [(_blamed(detail, settings), _explain(detail)) for detail in error.errors()]
+        own = [f"  {message}" for setting, message in found if setting is None]
+        head = [f"the recipe {where} has {len(own)} problem(s):"] if own else []
+        raise UsageError("\n".join([*(f"--set {s}: {message}" for s, message in found if s is not None), *head, *own])) from error
+
+
+def _blamed(detail: ErrorDetails, settings: Sequence[str]) -> str | None:
+    """The last setting that touched the value that is wrong."""
+    key = _at(detail["loc"])[0]
+    keys = {setting: setting.partition("=")[0].strip() for setting in settings}
+    return next((s for s, own in reversed(keys.items()) if own and f"{key}.".startswith(f"{own}.")), None)
 
 
 def _find(name: str) -> Path:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.find_run import find_run
+from flows.find_run import find_run, newest_run
 from flows.recipe import Recipe, recorded_recipe
 from storage.errors import UsageError
 from storage.records import ArtifactRef
@@ -52,7 +52,7 @@ def choose_runs(workspace: Workspace, names: Sequence[str]) -> list[RunRecord]:
     known = [run for run in load_runs(workspace) if "evaluate" in run.stages and run.state == "done"]
     if not known:
         raise UsageError(f"no run in {workspace.root} has scores yet; 'longtake demo' or 'longtake run' gets as far")
-    return [find_run(known, name, "scored") for name in names] or known[:1]
+    return [find_run(known, name, "scored") for name in names] or [newest_run(workspace, known)]
 
 
 def _report_of(workspace: Workspace, run: RunRecord) -> StageRun:

@@ -16,7 +16,8 @@ from storage.workspace import Workspace
 @dataclass(frozen=True)
 class RunRecord:
     """One run of a recipe. `stages` maps a stage's label to (stage, key); `stores` are the feature stores it read; `results`
-    are what its report reads, by name: "features" -> [(stage, key)], "captioners" -> one or, of an ensemble, several."""
+    are what its report reads, by name: "features" -> [(stage, key)], "captioners" -> one or, of an ensemble, several. `name` and
+    `note` are the user's words for it, `settings` what --set changed, `warnings` what is suspicious about its captions."""
 
     id: str
     recipe_name: str
@@ -32,10 +33,26 @@ class RunRecord:
     report: str = ""
     quarantined: int = 0
     results: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    name: str = ""
+    note: str = ""
+    settings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         return f"{self.recipe_name} on {self.dataset}"
+
+    @property
+    def described(self) -> str:
+        """A run in a few words: its id, its name, what it was, and its score."""
+        name = f" '{self.name}'" if self.name else ""
+        score = f", CIDEr {100 * self.scores['CIDEr']:.1f}" if "CIDEr" in self.scores else f", {self.state}"
+        return f"run {self.short_id}{name} ({self.title}{score})"
+
+    @property
+    def short_id(self) -> str:
+        """The end of the id, short enough to be typed."""
+        return self.id.rpartition("-")[2]
 
 
 def new_run_id() -> str:
@@ -62,7 +79,8 @@ def _load(path: Path) -> RunRecord:
         data["stages"] = {label: (stage, key) for label, (stage, key) in data["stages"].items()}
         named = data["results"] if "results" in data else _results_by_stage(data["stages"])
         data["results"] = {name: [(stage, key) for stage, key in found] for name, found in named.items()}
-        return RunRecord(**{**data, "stores": tuple(data["stores"])})
+        lists = {name: tuple(data.get(name, ())) for name in ("stores", "settings", "warnings")}
+        return RunRecord(**{**data, **lists})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{path} is damaged ({error}); remove it") from error
 
@@ -88,9 +106,10 @@ def _results_by_stage(stages: dict[str, tuple[str, str]]) -> dict[str, list[tupl
 
 
 def latest_runs(workspace: Workspace, keep: int) -> list[RunRecord]:
-    """The newest `keep` runs of every (recipe, data set). Only a run that ended well and went as far takes an older one's
-    place: a failed run, or one with --until, must not cost the last good result."""
+    """The newest `keep` runs of every (recipe, data set), and the one with the best CIDEr. Only a run that ended well and went as
+    far takes an older one's place: a failed run, or one with --until, must not cost the last good result."""
     kept: list[RunRecord] = []
+    best: dict[tuple[str, str], RunRecord] = {}
     newer: dict[tuple[str, str], list[set[str]]] = {}
     for run in load_runs(workspace):
         reached = newer.setdefault((run.recipe_name, run.dataset), [])
@@ -99,4 +118,8 @@ def latest_runs(workspace: Workspace, keep: int) -> list[RunRecord]:
             kept.append(run)
         if run.state == "done":
             reached.append(set(names))
-    return kept
+        if "CIDEr" in run.scores and keep:
+            known = best.setdefault((run.recipe_name, run.dataset), run)
+            if run.scores["CIDEr"] > known.scores["CIDEr"]:
+                best[run.recipe_name, run.dataset] = run
+    return kept + [run for run in best.values() if run not in kept]

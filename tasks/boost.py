@@ -19,7 +19,7 @@ from models.rewards.consensus import Consensus, ConsensusOptions
 from models.rewards.global_discriminative import GlobalDiscriminative, GlobalOptions, nearest_indices
 from models.rewards.local_discriminative import LocalDiscriminative, WordRewardOptions
 from models.rewards.two_judges import TwoJudges
-from models.training.loop import FitOptions, undisturbed
+from models.training.loop import undisturbed
 from models.training.objective import Objective, Term
 from models.training.parallel import Ranks
 from storage.checkpoints import Checkpoint
@@ -34,12 +34,13 @@ from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import open_index, open_weights
 from tasks.train_embedding import embed_videos, half_of
 from tasks.training.batches import CaptionData, EpochOver, ValidationSearch
+from tasks.training.data_size import BatchSize, DataSizedOptions, Patience
 from tasks.training.distributed import train_in_processes
 from tasks.training.loading import captioner_options, embedding_options, load_captioner, load_embedding
-from tasks.training.trainer import BestEpoch, Training, run_training
+from tasks.training.trainer import BestEpoch, Training, half_done, run_training
 
 
-class BoostingOptions(FitOptions):
+class BoostingOptions(DataSizedOptions):
     """Training by policy gradient."""
 
     epochs: int = Field(70, ge=1)
@@ -50,8 +51,8 @@ class BoostingOptions(FitOptions):
     """The highest learning rate."""
     gradient_clip: float = Field(0.25, ge=0)
     """Longest gradient (norm over all weights); 0 lets every gradient through."""
-    batch_size: int = Field(32, ge=1)
-    """Videos per batch."""
+    batch_size: BatchSize = "auto"
+    """Videos per batch; auto: 32, or fewer where an epoch would have less than 16 steps, but no fewer than 4."""
     frame_dropout: float = Field(0.0, ge=0, lt=1)
     """Part of a video's rows of features that is hidden from training, others at every step; captions are drawn and learnt from
     the same rows."""
@@ -80,8 +81,8 @@ class BoostingOptions(FitOptions):
     """The captions that videos are reconstructed from: the sampled ones, whose pass is shared, or true ones."""
     captions_per_video: int = Field(5, ge=1)
     """True captions of each video in a batch, where `xe` or `reconstruction_from` want some."""
-    patience: int = Field(10, ge=1)
-    """Stop after so many epochs without a better validation CIDEr."""
+    patience: Patience = "auto"
+    """Stop after so many epochs without a better validation CIDEr; auto: 10, or as many as 300 steps take."""
     validate_every: int = Field(1, ge=1)
     """Epochs between two validations."""
     validation: ValidationSearch = ValidationSearch()
@@ -110,7 +111,7 @@ class BoostOptions(Options):
 
 
 # 2: reconstruction from samples, lambda of eq. 22 per caption
-@stage(version=2, device=True, launch=partial(train_in_processes, "boost", "boosting"))
+@stage(version=2, device=True, launch=partial(train_in_processes, "boost", "boosting"), half_done=half_done)
 def boost(
     context: StageContext,
     options: BoostOptions,
@@ -121,11 +122,12 @@ def boost(
     neighbours: ArtifactRef | None = None,
 ) -> StageResult:
     """`embedding` (one, or two judges) and `neighbours` are read where the global reward is asked for."""
-    device, how = context.runtime.torch_device(), options.boosting
+    device = context.runtime.torch_device()
     start = context.path(seeded) / "captioner.safetensors"
     net = captioner_options(start)
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), net)
     data = CaptionData(context, text, access)
+    how = data.sized(options.boosting, options.boosting.captions_per_video, options.boosting.epoch_over)
     references = data.references
     captioner = load_captioner(start, access, references.vocabulary).to(device)
     beyond: OpenGlobalReward | None = None
@@ -162,13 +164,13 @@ def boost(
         label="boosting",
         model=captioner,
         objective=Objective(**terms),
-        batches=data.batches(how.batch_size, wanted, how.seed, None, how.frame_dropout, how.epoch_over),
+        batches=data.batches(int(how.batch_size), wanted, how.seed, None, how.frame_dropout, how.epoch_over),
         options=how,
         result="captioner.safetensors",  # in the form that seeding gave it, so that whoever takes one takes the other
         metadata=about | {"boosting": how.model_dump(mode="json")},
         validate=validate,
         score_name="CIDEr",
-        patience=how.patience,
+        patience=int(how.patience),
         validate_every=how.validate_every,
         evaluate_start=evaluate_start,
         metrics=lambda: policy.statistics,

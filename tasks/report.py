@@ -24,6 +24,7 @@ from storage.results import CaptionRow, read_captions, read_scores
 from storage.runs import load_runs
 from storage.text.references import References
 from storage.workspace import read_done
+from tasks.evaluation.caption_warnings import run_warnings
 from tasks.evaluation.near_duplicates import captioned_duplicates
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.quarantine import gather_problems
@@ -64,8 +65,8 @@ SEVERAL = ("frame_plans", "seeded", "boosted", "captioners")
 
 
 # 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos.
-# 4: pictures are large, heat maps over cells
-@stage(version=4)
+# 4: pictures are large, heat maps over cells. 5: warnings about captions
+@stage(version=5)
 def report(
     context: StageContext,
     options: PageOptions,
@@ -180,7 +181,7 @@ def _page(run: _Run) -> ReportPage:
         summary=description.summary(run.table, about, recipe, metrics),
         metadata=description.metadata(run.table, run.references, about, recipe, metrics) + _words_metadata(run),
         critical_warnings=description.random_weight_warnings(about),
-        warnings=description.warnings(metrics),
+        warnings=[*_caption_warnings(run), *description.warnings(metrics)],
         scores=run_scores(metrics),
         curves=run_curves(phase_points(phases)),
         masking=masking_curves(metrics),
@@ -194,6 +195,10 @@ def _page(run: _Run) -> ReportPage:
         published=benchmark.rows if benchmark else (),
         published_note=description.published_note(kind, metrics),
     )
+
+
+def _caption_warnings(run: _Run) -> list[str]:
+    return run_warnings(run.recipe, run.folders["captions"], run.folders["text"], run.folders["captioner"])
 
 
 def run_scores(metrics: Mapping[str, Any]) -> list[Score]:

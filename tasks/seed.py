@@ -17,7 +17,6 @@ from models.captioners.vre.encoder import RefocusChoice
 from models.captioners.vre.key_frame_loss import RefocusLoss, RewardMemory, StepLoss
 from models.decoding.scheduled_sampling import ALWAYS_TRUE, ScheduledSampling
 from models.losses.cross_entropy import CrossEntropy, DiscriminativeCrossEntropy
-from models.training.loop import FitOptions
 from models.training.objective import Objective, Term
 from models.training.parallel import Ranks
 from models.zoo import CaptionerOptions, build_captioner
@@ -29,14 +28,15 @@ from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.prepare_text import open_weights
 from tasks.training.batches import CaptionData, EpochOver, ValidationSearch
+from tasks.training.data_size import BatchSize, DataSizedOptions, Patience
 from tasks.training.distributed import train_in_processes
-from tasks.training.trainer import Training, resume, run_training, train_first
+from tasks.training.trainer import Training, half_done, resume, run_training, train_first
 
 LEAST_SPREAD = 0.01
 """below this standard deviation over videos, vre's representation o is dead"""
 
 
-class SeedingOptions(FitOptions):
+class SeedingOptions(DataSizedOptions):
     """Training by cross-entropy."""
 
     epochs: int = Field(30, ge=1)
@@ -45,8 +45,8 @@ class SeedingOptions(FitOptions):
     """What an epoch is a pass over: all captions, or all videos, each with `captions_per_video` of its captions."""
     learning_rate: float = Field(5e-4, gt=0)
     """The highest learning rate."""
-    batch_size: int = Field(32, ge=1)
-    """Videos per batch."""
+    batch_size: BatchSize = "auto"
+    """Videos per batch; auto: 32, or fewer where an epoch would have less than 16 steps, but no fewer than 4."""
     captions_per_video: int = Field(5, ge=1)
     """Captions of each video in a batch."""
     frame_dropout: float = Field(0.0, ge=0, lt=1)
@@ -72,8 +72,8 @@ class SeedingOptions(FitOptions):
     refocus_choice: RefocusChoice = "argmax"
     """How vre chooses key frames in training: the likeliest (argmax, the paper's), one drawn by alpha (sample), or the likeliest
     against three others that are drawn, with their mean reward as baseline (candidates)."""
-    patience: int = Field(10, ge=1)
-    """Stop after so many epochs without a better validation CIDEr."""
+    patience: Patience = "auto"
+    """Stop after so many epochs without a better validation CIDEr; auto: 10, or as many as 300 steps take."""
     validate_every: int = Field(1, ge=1)
     """Epochs between two validations."""
     validation: ValidationSearch = ValidationSearch()
@@ -126,13 +126,13 @@ class SeedOptions(Options):
 
 # 2: dxe, scheduled sampling, reconstruction; 3: both steps of vre; 4: epochs over captions, lambda of eq. 22 per caption;
 # 5: vre's steps share masks, R_e-1 is one epoch old
-@stage(version=5, device=True, launch=partial(train_in_processes, "seed", "seeding"))
+@stage(version=5, device=True, launch=partial(train_in_processes, "seed", "seeding"), half_done=half_done)
 def seed(
     context: StageContext, options: SeedOptions, features: ArtifactRef, text: ArtifactRef, weights: ArtifactRef | None = None
 ) -> StageResult:
-    how = options.seeding
     access = FeatureAccess.for_captioner(context.workspace, context.path(features), options.captioner)
     data = CaptionData(context, text, access)
+    how = data.sized(options.seeding, options.seeding.captions_per_video, options.seeding.epoch_over)
     torch.manual_seed(how.seed)
     captioner = build_captioner(options.captioner, access.sizes, len(data.references.vocabulary))
     weighed = None
@@ -156,13 +156,13 @@ def seed(
         label="seeding",
         model=captioner,
         objective=objective,
-        batches=data.batches(how.batch_size, how.captions_per_video, how.seed, weighed, how.frame_dropout, how.epoch_over),
+        batches=data.batches(int(how.batch_size), how.captions_per_video, how.seed, weighed, how.frame_dropout, how.epoch_over),
         options=how,
         result="captioner.safetensors",
         metadata=data.metadata(captioner=options.captioner, seeding=how),
         validate=data.validation(captioner, how.validation, options.max_words, context.runtime.torch_device()),
         score_name="CIDEr",
-        patience=how.patience,
+        patience=int(how.patience),
         validate_every=how.validate_every,
         first_epoch=options.first_whole_epoch,
         metrics=lambda: _spread_of_videos(captioner),
@@ -205,7 +205,7 @@ def _after_the_captioner(context: StageContext, both: Training, alone: Objective
         label="seeding without the reconstructor",
         objective=alone,
         options=how.model_copy(update={"epochs": epochs}),
-        patience=how.patience if until_best else epochs,
+        patience=int(how.patience) if until_best else epochs,
     )
     history = train_first(context, first)
     torch.manual_seed(how.seed)

@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.training.loop import FitOptions
 from models.training.objective import Objective
 from models.vse import MaxOfHinges, VisualSemantic, VseOptions, recalls
 from storage.errors import MissingFeatures
@@ -20,10 +19,11 @@ from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.progress import console
 from tasks.framework.stage import StageContext, StageResult, stage
 from tasks.training.batches import CaptionData, EpochOver, pad
-from tasks.training.trainer import Training, run_training
+from tasks.training.data_size import DataSizedOptions, Patience
+from tasks.training.trainer import Training, half_done, run_training
 
 
-class EmbeddingTraining(FitOptions):
+class EmbeddingTraining(DataSizedOptions):
     """How the embedding is trained."""
 
     epochs: int = Field(30, ge=1)
@@ -40,8 +40,8 @@ class EmbeddingTraining(FitOptions):
     """Captions of each video in a batch."""
     easy_epochs: int = Field(1, ge=0)
     """First epochs in which all negatives of a batch count. By the hardest alone from the start, all may end in one point."""
-    patience: int = Field(10, ge=1)
-    """Stop after so many epochs that find no more of the validation split."""
+    patience: Patience = "auto"
+    """Stop after so many epochs that find no more of the validation split; auto: 10, or as many as 300 steps take."""
     seed: int = Field(0, ge=0)
     """Seed of weights and the order of videos."""
 
@@ -63,7 +63,7 @@ class EmbeddingOptions(Options):
 _BATCH = 256  # videos or captions that are embedded together
 
 
-@stage(version=3, device=True)  # 2: easy epochs; 3: epochs over captions
+@stage(version=3, device=True, half_done=half_done)  # 2: easy epochs; 3: epochs over captions
 def train_embedding(context: StageContext, options: EmbeddingOptions, features: ArtifactRef, text: ArtifactRef) -> StageResult:
     device, config = context.runtime.torch_device(), options.training
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
@@ -73,6 +73,7 @@ def train_embedding(context: StageContext, options: EmbeddingOptions, features: 
     if len(data.ids) < 2:
         reason = "an embedding tells videos apart, and 1 training video has both captions and features"
         raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
+    config = data.sized(config, config.captions_per_video, config.epoch_over)
     validation = data.references.token_ids("val")
     validation = {id: validation[id] for id in access.usable(sorted(validation))}
     torch.manual_seed(config.seed)
@@ -92,7 +93,7 @@ def train_embedding(context: StageContext, options: EmbeddingOptions, features: 
         metadata=data.metadata(net=options.net, training=config),
         validate=validate if validation else None,
         score_name="sum of recalls",
-        patience=config.patience,
+        patience=int(config.patience),
         curve_point=lambda epoch, means: {"loss": means["total"]},
     )
     trained = run_training(context, training)

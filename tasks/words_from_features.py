@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from models.training.loop import FitOptions
 from models.training.objective import Objective
 from models.video_to_words import VideoToWords, VideoToWordsOptions, WordBatch, WordLoss, mean_average_precision
 from storage.checkpoints import Checkpoint
@@ -31,8 +30,9 @@ from tasks.extraction.extractors import FeatureSource
 from tasks.framework.feature_access import FeatureAccess, read_rows
 from tasks.framework.progress import progress_bar
 from tasks.framework.stage import KeyInputs, StageContext, StageResult, stage
+from tasks.training.data_size import BatchSize, DataSizedOptions, Patience
 from tasks.training.loading import model_weights
-from tasks.training.trainer import Training, run_training
+from tasks.training.trainer import Training, half_done, run_training
 
 WORDS = "words"
 """the name of the feature: a row [1, K] per video"""
@@ -42,19 +42,20 @@ _BATCH = 256  # videos whose words are validated together
 Target = Literal["any", "share"]
 
 
-class WordTraining(FitOptions):
+class WordTraining(DataSizedOptions):
     """How the net for words is trained."""
 
     epochs: int = Field(50, ge=1)
     """Passes over the training videos."""
     learning_rate: float = Field(2e-4, gt=0)
     """The highest learning rate."""
-    batch_size: int = Field(64, ge=1)
-    """Videos per batch."""
+    usual_batch_size = 64
+    batch_size: BatchSize = "auto"
+    """Videos per batch; auto: 64, or fewer where an epoch would have less than 16 steps, but no fewer than 4."""
     target: Target = "any"
     """What a word's probability should be: 1 if "any" caption of the video has it, or the "share" of captions that have it."""
-    patience: int = Field(10, ge=1)
-    """Stop after so many epochs without a better validation mAP."""
+    patience: Patience = "auto"
+    """Stop after so many epochs without a better validation mAP; auto: 10, or as many as 300 steps take."""
     seed: int = Field(0, ge=0)
     """Seed of weights, dropout and order."""
 
@@ -86,7 +87,7 @@ class WordBatches:
             yield WordBatch(ids, *self.access.read(ids), torch.from_numpy(self.targets[rows]))
 
 
-@stage(version=1, device=True)
+@stage(version=1, device=True, half_done=half_done)
 def train_video_to_words(context: StageContext, options: WordsOptions, features: ArtifactRef, text: ArtifactRef) -> StageResult:
     device, config = context.runtime.torch_device(), options.training
     access = FeatureAccess.open(context.workspace, context.path(features), options.net.features)
@@ -97,6 +98,7 @@ def train_video_to_words(context: StageContext, options: WordsOptions, features:
     if not ids["train"]:
         reason = f"no training video has captions and the features {', '.join(access.names)}"
         raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
+    config = config.sized(len(ids["train"]))
     targets = {
         split: np.array([word_targets(sentences[split][id], words, config.target) for id in of_split], np.float32)
         for split, of_split in ids.items()
@@ -115,7 +117,7 @@ def train_video_to_words(context: StageContext, options: WordsOptions, features:
         label="learning words from features",
         model=net,
         objective=Objective(words=(1.0, WordLoss())),
-        batches=WordBatches(access, ids["train"], targets["train"], config.batch_size, config.seed),
+        batches=WordBatches(access, ids["train"], targets["train"], int(config.batch_size), config.seed),
         options=config,
         result="words.safetensors",
         metadata={
@@ -127,7 +129,7 @@ def train_video_to_words(context: StageContext, options: WordsOptions, features:
         },
         validate=validate if ids["val"] else None,
         score_name="mAP",
-        patience=config.patience,
+        patience=int(config.patience),
         curve_point=lambda epoch, means: {"loss": means["total"]},
     )
     trained = run_training(context, training)

@@ -1,23 +1,43 @@
 """The command `longtake caption`: captions for your own videos, from a run that is trained or a file that it was exported to."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from flows.cli.options import DEFAULT_WORKSPACE, INTERRUPTED, QUARANTINED, JsonOption, RetryOption, WorkspaceOption, existing
-from flows.cli.printing import err, out
+from flows.cli.options import (
+    DEFAULT_WORKSPACE,
+    FAILED,
+    INTERRUPTED,
+    QUARANTINED,
+    JsonOption,
+    RetryOption,
+    WorkspaceOption,
+    existing,
+)
+from flows.cli.printing import err, out, print_warnings
 from storage.datasets.user_files import gather_files
 from storage.errors import UsageError, wrap_os_errors
 from storage.files.atomic import write_text
 from storage.records import Problem
+from storage.runs import RunRecord
 from storage.text.caption_writers import RENDERERS, SUBTITLES, CaptionLine, Format, as_row
+
+if TYPE_CHECKING:  # importing it would load torch before the first line of help
+    from tasks.inference.user_files import Captioned
 
 RunOption = Annotated[
     str | None,
-    typer.Option("--run", "-r", help="A run's id or its recipe's name; without it the newest finished run.", metavar="RUN"),
+    typer.Option(
+        "--run",
+        "-r",
+        help="A run's id, name or recipe; else the newest finished run, sweeps left out.",
+        metavar="RUN",
+    ),
 ]
 
 
@@ -68,19 +88,34 @@ def caption(
 
     cut = WindowOptions(seconds=windows) if windows else ShotOptions() if shots or format in SUBTITLES else None
     captioner = VideoCaptioner.open(workspace, str(captioner_file) if captioner_file else run, retry_quarantined)
+    err.print_line(f"[dim]{escape(_introduction(captioner.run, run, captioner_file))}[/]")
+    print_warnings(captioner.run.warnings)
     try:
         found = captioner.caption(videos, cut, n_best)
     except KeyboardInterrupt:
         err.print("interrupted; what is extracted is kept, and the same command goes on from there")
         raise typer.Exit(INTERRUPTED) from None
-    lines, problems = lines_of(found, n_best), shown_problems(found.problems)
+    lines, problems = lines_of(found, n_best), shown_problems([*found.problems, *_silent(found)])
     if as_json:
         out.print_json(data=_document(captioner.run, lines, problems, found.extracted))
     else:
         _write(lines, format, output)
         _print_rest(captioner.run.title, lines, problems, found.extracted)
     if problems:
-        raise typer.Exit(QUARANTINED)
+        raise typer.Exit(QUARANTINED if any(line.caption for line in lines) else FAILED)
+
+
+def _introduction(run: RunRecord, wanted: str | None, file: Path | None) -> str:
+    """Which captioner speaks, and why this one."""
+    scored = f", CIDEr {100 * run.scores['CIDEr']:.1f}" if "CIDEr" in run.scores else ""
+    why = f"from {file}" if file else f"asked for as '{wanted}'" if wanted else "the newest finished run; --run takes another"
+    return f"captioner: {run.title}, run {run.short_id} of {run.finished_at or run.started_at}{scored} ({why})"
+
+
+def _silent(found: Captioned) -> list[Problem]:
+    """Captions without a word."""
+    reason = "the captioner found no words for it; 'longtake status' and its report say more of the captioner"
+    return [Problem(str(clip.path), "no_words", reason, quarantined=True) for clip in found.clips if not clip.caption.caption]
 
 
 def _document(run: Any, lines: Sequence[CaptionLine], problems: Sequence[Problem], extracted: int) -> dict[str, Any]:
@@ -140,6 +175,7 @@ def _print_rest(title: str, lines: Sequence[CaptionLine], problems: Sequence[Pro
     count = f"{len(lines)} caption{'' if len(lines) == 1 else 's'}"
     err.print_line(f"[dim]{count} by {escape(title)}; {rows}[/]")
     if problems:
-        err.print(f"[yellow]{len(problems)} could not be captioned; the rest went on:[/]")
+        rest = "the rest went on" if any(line.caption for line in lines) else "nothing was captioned"
+        err.print(f"[yellow]{len(problems)} could not be captioned; {rest}:[/]")
     for problem in problems:
         err.print_line(f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]")

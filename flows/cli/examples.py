@@ -5,7 +5,7 @@ import typer
 EXAMPLES = """
 longtake demo demo-glrg --set seeding.epochs=5
 longtake run glrg-msvd --data MSVD --dry-run
-longtake extract folder --data my-videos
+longtake extract my-videos --net resnet152 --net vggish --to npy features
 longtake train folder --data my-videos --nproc 2
 longtake evaluate folder --data my-videos
 longtake status folder --json

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from rich.markup import escape
 from flows.cli.caption import caption, save_captions
 from flows.cli.examples import add_examples
 from flows.cli.export import export
+from flows.cli.extract import extract
 from flows.cli.features import features_app
 from flows.cli.frames import frames
 from flows.cli.options import (
@@ -23,6 +23,8 @@ from flows.cli.options import (
     ForceOption,
     JsonOption,
     KindOption,
+    NameOption,
+    NoteOption,
     RecipeArgument,
     RetryOption,
     SetOption,
@@ -32,6 +34,7 @@ from flows.cli.options import (
     command_line,
     existing,
 )
+from flows.cli.plain_help import show_plainly
 from flows.cli.printing import err, out, print_next, print_outcome, print_problems, readable_size
 from flows.cli.production import dashboard, deploy, refresh
 from flows.cli.recipes import recipe_app, recipes
@@ -48,7 +51,6 @@ from storage.workspace import Workspace
 
 app = typer.Typer(
     name="longtake",
-    help="From raw video to trained, evaluated captions, in one uninterrupted take.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -57,6 +59,24 @@ app = typer.Typer(
 
 # The groups that help shows commands in, in the order of their first commands.
 _RUN, _OWN, _TRY, _TEAM, _HOUSE = "Run", "Captions", "Recipes and sweeps", "In production", "Housekeeping"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"longtake {version('longtake')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", metavar="", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """From raw video to trained, evaluated captions, in one uninterrupted take."""
+
 
 _TRAINED = "(trained)"  # the last stage of training that a recipe has
 
@@ -81,7 +101,7 @@ def demo(
 
 @app.command(rich_help_panel=_RUN)
 def run(
-    recipe: RecipeArgument,
+    recipe: Annotated[str, typer.Argument(help="A recipe, a YAML file, or a folder of videos and captions.", metavar="RECIPE")],
     data: DataOption = None,
     workspace: WorkspaceOption = DEFAULT_WORKSPACE,
     kind: KindOption = None,
@@ -92,13 +112,25 @@ def run(
     dry_run: DryOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
+    backbone: Annotated[
+        str | None, typer.Option(help="See by this net instead of the recipe's only one: resnet152, r3d_18 ...", metavar="NAME")
+    ] = None,
+    name: NameOption = "",
+    note: NoteOption = "",
 ) -> None:
     """Run the whole pipeline of a recipe; what is already computed is not computed again."""
     from flows.demo import recipe_with_data
+    from flows.extraction import backbone_settings
     from flows.orchestration.embedded_server import configure
     from flows.pipeline import plan_pipeline, trained_stage
+    from flows.recipe import shipped_recipes
     from flows.status import print_plan
 
+    if recipe not in shipped_recipes() and "\n" not in recipe and Path(recipe).is_dir():
+        if data is not None:
+            raise UsageError(f"{recipe} is the data folder already; leave --data out, or name a recipe first")
+        recipe, data = "folder", Path(recipe)
+    settings = [*(backbone_settings(recipe, backbone) if backbone else []), *(settings or [])]
     settings = [*(settings or []), *(["runtime.retry_quarantined=true"] if retry_quarantined else [])]
     space = Workspace.open(workspace)
     loaded = recipe_with_data(space, recipe, settings, data, kind, draw=not dry_run)
@@ -113,6 +145,9 @@ def run(
     try:
         fetch_weights(loaded.wanted_nets)
         plan = plan_pipeline(loaded, space, force or [], until)
+        plan.settings, plan.name, plan.note = settings, name, note
+        for remark in plan.notes:
+            err.print_line(f"[dim]{escape(remark)}[/]")
         outcome = execute(planned_flow(plan, force or [], until)) if plan.to_do else cached_outcome(plan)
     except LongtakeError:
         _print_problems_so_far(loaded, space)
@@ -139,25 +174,7 @@ def _print_problems_so_far(recipe: Any, space: Workspace) -> None:
     print_problems(gather_problems(space, done))
 
 
-def _up_to(stage: str, text: str) -> Callable[..., None]:
-    """A command that runs a recipe up to one of its stages."""
-
-    def command(
-        recipe: RecipeArgument,
-        data: DataOption = None,
-        workspace: WorkspaceOption = DEFAULT_WORKSPACE,
-        kind: KindOption = None,
-        settings: SetOption = None,
-        retry_quarantined: RetryOption = False,
-        as_json: JsonOption = False,
-    ) -> None:
-        run(recipe, data, workspace, kind, settings, stage, None, retry_quarantined, False, as_json, False)
-
-    command.__doc__ = text
-    return command
-
-
-app.command("extract", rich_help_panel=_RUN)(_up_to("extract_features", "Run a recipe up to its features."))
+app.command(rich_help_panel=_RUN)(extract)
 
 
 @app.command(rich_help_panel=_RUN)
@@ -168,12 +185,13 @@ def train(
     kind: KindOption = None,
     settings: SetOption = None,
     nproc: Annotated[int | None, typer.Option(min=1, help="Processes that train together, a GPU each.")] = None,
+    dry_run: DryOption = False,
     retry_quarantined: RetryOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a recipe up to its trained captioner."""
     settings = [*(settings or []), *([f"runtime.nproc={nproc}"] if nproc else [])]
-    run(recipe, data, workspace, kind, settings, _TRAINED, None, retry_quarantined, False, as_json, False)
+    run(recipe, data, workspace, kind, settings, _TRAINED, None, retry_quarantined, dry_run, as_json, False)
 
 
 @app.command(rich_help_panel=_RUN)
@@ -187,6 +205,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the captions of the split to this file too.", metavar="PATH")
     ] = None,
+    dry_run: DryOption = False,
     retry_quarantined: RetryOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -195,12 +214,12 @@ def evaluate(
         raise UsageError(f"{format} is for the parts of a video; choose coco, jsonl, csv or text")
     quarantined = 0
     try:
-        run(recipe, data, workspace, kind, settings, "evaluate", None, retry_quarantined, False, as_json, False)
+        run(recipe, data, workspace, kind, settings, "evaluate", None, retry_quarantined, dry_run, as_json, False)
     except typer.Exit as ended:
         if ended.exit_code != QUARANTINED:
             raise
         quarantined = ended.exit_code
-    if output is not None:
+    if output is not None and not dry_run:
         from flows.caption import evaluated_captions
 
         save_captions(output, evaluated_captions(Workspace.open(workspace), recipe, settings or [], data, kind), format)
@@ -258,6 +277,7 @@ def gc(
 
 
 add_examples(app)
+show_plainly(app)
 
 
 def main() -> None:

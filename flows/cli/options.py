@@ -18,7 +18,7 @@ DataOption = Annotated[Path | None, typer.Option("--data", "-d", help="The folde
 KindOption = Annotated[
     str | None,
     typer.Option(
-        help="Read the data folder as this kind: folder, msvd, msrvtt, activitynet, vatex, coco, flickr8k, flickr30k, demo."
+        help="Read the data as this kind: folder, videos, msvd, msrvtt, activitynet, vatex, coco, flickr8k, flickr30k, demo."
     ),
 ]
 SetOption = Annotated[
@@ -29,6 +29,10 @@ UntilOption = Annotated[str | None, typer.Option(help="Stop after this stage.", 
 ForceOption = Annotated[
     list[str] | None, typer.Option(help="Recompute this stage and what depends on it. Repeatable.", metavar="STAGE")
 ]
+NameOption = Annotated[
+    str, typer.Option("--name", help="What to call the run; 'caption --run' and 'report' find it by that.", metavar="NAME")
+]
+NoteOption = Annotated[str, typer.Option("--note", help="A remark on the run, for 'longtake status'.", metavar="TEXT")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and why; do nothing.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 RetryOption = Annotated[bool, typer.Option("--retry-quarantined", help="Try the videos again that extraction could not read.")]
@@ -37,6 +41,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show Prefect's o
 DEFAULT_WORKSPACE = Path("longtake-workspace")
 
 INTERRUPTED = 130
+FAILED = 1
 QUARANTINED = 3  # exit code: done, but some videos were set aside
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -13,6 +14,9 @@ from tasks.framework.progress import PlainConsole
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
     from flows.execute import RunOutcome
 
+SPLIT_DERIVED = "split_derived"  # no problem: what was done with videos that have no split
+FEW = 30
+"""below so many videos, scores have no interval and differences no significance that means anything"""
 out = PlainConsole()
 err = PlainConsole(stderr=True)
 
@@ -23,12 +27,21 @@ def print_outcome(outcome: RunOutcome) -> None:
         out.print("Nothing to do: every stage is cached.")
     print_problems(outcome.problems)
     if run.scores:
-        table = Table(*run.scores, title=f"{run.title}: scores", title_justify="left")
-        table.add_row(*(f"{100 * value:.1f}" for value in run.scores.values()))
+        shown = {name: f"{100 * value:.1f}" for name, value in run.scores.items()}
+        shown.pop("CIDEr-D", None)  # one number under both names
+        table = Table(*shown, title=f"{run.title}: scores", title_justify="left")
+        table.add_row(*shown.values())
         out.print(table)
         _print_metrics(outcome.metrics)
+    print_warnings(run.warnings)
     if run.report:
         out.print_line(f"Report: {run.report}")
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """What is suspicious about captions."""
+    for warning in warnings:
+        err.print_line(f"[yellow]warning:[/] {escape(warning)}")
 
 
 def print_next(*commands: tuple[str, str]) -> None:
@@ -42,10 +55,13 @@ def print_next(*commands: tuple[str, str]) -> None:
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
     """What evaluation says beside the scores, in a line or two."""
-    shares = {**(metrics.get("self_retrieval") or {})}
+    videos = metrics.get("videos", 0)
+    shares = {name: value for name, value in (metrics.get("self_retrieval") or {}).items() if int(name[2:]) < videos}
     parts = [f"{name} {100 * v:.1f} %" if name == "Copied" else f"{name} {v:,.4g}" for name, v in metrics["diversity"].items()]
     parts += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
     out.print_line(", ".join(parts))
+    if videos < FEW:
+        out.print_line(f"[yellow]Only {videos} videos were scored[/]: such scores vary a lot from one set to the next.")
     for name, why in metrics["not_computed"].items():
         out.print_line(f"[dim]{name} not computed: {escape(why)}[/]")
 
@@ -61,7 +77,9 @@ def print_problems(problems: list[Problem], most: int = 20) -> None:
         err.print(f"  ... and {len(quarantined) - most} more; the report and 'longtake status RECIPE --json' list all")
     others: dict[str, int] = {}
     for problem in problems:
-        if not problem.quarantined:
+        if problem.kind == SPLIT_DERIVED:
+            err.print_line(f"[dim]{escape(problem.reason)}[/]")
+        elif not problem.quarantined:
             others[problem.kind] = others.get(problem.kind, 0) + 1
     for kind, count in sorted(others.items()):
         example = next(p for p in problems if p.kind == kind and not p.quarantined)

@@ -80,9 +80,11 @@ def refresh(
 
 
 def _announce(recipe: Any, space: Workspace, root: Path) -> None:
+    from flows.for_data.dataset_name import with_dataset_name
     from flows.orchestration.embedded_server import prefect_api
     from flows.orchestration.events import SOURCE_CHANGED, resource, send
 
+    recipe = with_dataset_name(recipe, space)
     with prefect_api():
         about = resource(recipe.dataset.name, recipe.name, str(space.root))
         send(SOURCE_CHANGED, about, {"dataset": recipe.dataset.name, "data": str(root)})
@@ -129,6 +131,7 @@ def deploy(
     from prefect.schedules import Cron
     from pydantic import ValidationError
 
+    from flows.for_data.dataset_name import with_dataset_name
     from flows.recipe import load_recipe
 
     try:
@@ -143,7 +146,7 @@ def deploy(
     values: dict[str, Any] = {"workspace": str(space.root), "settings": settings, "kind": kind, "retrain_after": retrain_after}
     names = ("", "")
     if recipe is not None:
-        loaded = load_recipe(recipe, settings, data, kind)
+        loaded = with_dataset_name(load_recipe(recipe, settings, data, kind), space)
         names = (loaded.name, loaded.dataset.name)
         # A worker runs somewhere else: paths must hold there too.
         values["recipe"] = str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe

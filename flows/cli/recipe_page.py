@@ -24,7 +24,7 @@ _ROWS = {
 
 def published(recipe: Recipe) -> list[PublishedScores]:
     """What the recipe's paper reports on its data set, the whole model last. Nothing for other data or other captioners."""
-    source, beginning = _ROWS.get(recipe.captioner.kind, ("", ""))
+    source, beginning = _ROWS.get(recipe.captioner.kind if recipe.captioner else "", ("", ""))
     rows = BENCHMARKS[recipe.dataset.kind].rows if recipe.dataset.kind in BENCHMARKS else ()
     return [row for row in rows if row.source == source and row.name.startswith(beginning)]
 
@@ -36,7 +36,7 @@ def describe_recipes() -> list[dict[str, Any]]:
         recipe = load_recipe(name)
         about = " ".join(recipe.description.split())
         scores = [{"name": row.name, "scores": dict(row.scores)} for row in published(recipe)]
-        kinds = {"dataset": recipe.dataset.kind, "captioner": recipe.captioner.kind}
+        kinds = {"dataset": recipe.dataset.kind, "captioner": recipe.captioner.kind if recipe.captioner else ""}
         found.append({"name": name, "about": about, **kinds, "published": scores})
     return found
 

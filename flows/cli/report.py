@@ -12,7 +12,7 @@ RunsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         help="Runs by id (or its beginning) or by recipe: its newest run. Several are compared with the first.",
-        metavar="[RUN]...",
+        metavar="RUN",
     ),
 ]
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import JsonOption
-from flows.cli.printing import out
+from flows.cli.printing import FEW, out
 from storage.errors import UsageError
 
 if TYPE_CHECKING:  # importing them would load torch before the first line of help
@@ -51,19 +51,25 @@ def _print_comparison(found: Comparison) -> None:
 
     first, *rest = found.scored
     names = [Path(scored.predictions).name for scored in found.scored]
-    columns = ["metric", *names, *(["difference", "95 % interval", "p"] if rest else ["95 % interval"])]
+    few = first.items < FEW
+    more = ["difference"] if rest else []
+    more += [] if few else ["95 % interval", "p"] if rest else ["95 % interval"]
+    columns = ["metric", *names, *more]
     table = Table(*map(escape, columns), title=f"{first.items:,} items", title_justify="left")
     for name in SCORES:
         shown = [_percent(scored.scores[name]) for scored in found.scored]
         if rest:
-            table.add_row(name, *shown, *_difference(found.differences.get(name)))
+            table.add_row(name, *shown, *_difference(found.differences.get(name))[: len(more)])
         else:
-            table.add_row(name, *shown, _range(first.intervals.get(name)))
+            table.add_row(name, *shown, *(() if few else [_range(first.intervals.get(name))]))
     out.print(table)
-    more = Table("captions", *map(escape, names))
+    if few:
+        what = "intervals and significance" if rest else "intervals"
+        out.print_line(f"[yellow]{first.items} items are too few[/] for {what}, which mean something from {FEW} on")
+    counts = Table("captions", *map(escape, names))
     for name in first.diversity:
-        more.add_row(name, *(_diversity(name, scored) for scored in found.scored))
-    out.print(more)
+        counts.add_row(name, *(_diversity(name, scored) for scored in found.scored))
+    out.print(counts)
     for scored in found.scored if rest else [first]:
         for name, why in scored.not_computed.items():
             of = f" of {Path(scored.predictions).name}" if rest else ""

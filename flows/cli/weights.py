@@ -18,7 +18,7 @@ _MARKS = {"here": "[green]here[/]", "missing": "[red]missing[/]", "random": "[ye
 
 @weights_app.command("list")
 def list_(
-    recipe: Annotated[str | None, typer.Argument(help="Only what this recipe wants.", metavar="[RECIPE]")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="Only what this recipe wants.", metavar="RECIPE")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List nets with the file that each wants, where it is to be had, its hash, and whether it is here."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from flows.caption import VideoCaptioner
 from flows.cli.caption_lines import lines_of, shown_problems
 from flows.demo import recipe_with_data
-from flows.execute import RunOutcome, run_plan, title_of
+from flows.execute import final_state, run_plan, title_of
 from flows.pipeline import STAGES, plan_pipeline, trained_stage
 from flows.plan import Plan
 from flows.recipe import Recipe
@@ -55,7 +55,9 @@ class RunParameters(Options):
     def plan(self, until: str | None, force: list[str] | None = None) -> Plan:
         """Without `until`, up to the trained captioner."""
         recipe, workspace = self.load()
-        return plan_pipeline(recipe, workspace, force or [], until or trained_stage(recipe))
+        plan = plan_pipeline(recipe, workspace, force or [], until or trained_stage(recipe))
+        plan.settings = self.settings or []
+        return plan
 
 
 def _first_name() -> str:
@@ -67,7 +69,7 @@ def _first_name() -> str:
 
 
 @flow(name="pipeline", flow_run_name=_first_name, description="From videos and captions to a scored captioner.")
-def pipeline_flow(run: RunParameters, until: StageName = "report", force: list[str] | None = None) -> RunOutcome:
+def pipeline_flow(run: RunParameters, until: StageName = "report", force: list[str] | None = None) -> Any:
     """Run what a recipe lacks, up to a stage.
 
     Args:
@@ -76,22 +78,22 @@ def pipeline_flow(run: RunParameters, until: StageName = "report", force: list[s
         force: Stages to recompute although they are done, with what depends on them.
     """
     plan = run.plan(until, force)
-    return run_plan(plan, title_of(plan))
+    return final_state(run_plan(plan, title_of(plan)))
 
 
 @flow(name="train", flow_run_name=_first_name, description="Up to a trained captioner.")
-def train_flow(run: RunParameters) -> RunOutcome:
+def train_flow(run: RunParameters) -> Any:
     """Run what a recipe lacks, up to its trained captioner.
 
     Args:
         run: What the run is about.
     """
     plan = run.plan(None)
-    return run_plan(plan, title_of(plan, "Train"))
+    return final_state(run_plan(plan, title_of(plan, "Train")))
 
 
 @flow(name="evaluate", flow_run_name=_first_name, description="Up to scores and the report.")
-def evaluate_flow(run: RunParameters, again: bool = False) -> RunOutcome:
+def evaluate_flow(run: RunParameters, again: bool = False) -> Any:
     """Score the captioner of a recipe and write the report; what it lacks is computed first.
 
     Args:
@@ -99,7 +101,7 @@ def evaluate_flow(run: RunParameters, again: bool = False) -> RunOutcome:
         again: Score again even if nothing changed.
     """
     plan = run.plan("report", ["evaluate"] if again else None)
-    return run_plan(plan, title_of(plan, "Evaluate"))
+    return final_state(run_plan(plan, title_of(plan, "Evaluate")))
 
 
 @flow(name="refresh", flow_run_name=_first_name, description="Bring features, texts and neighbours up to date.")

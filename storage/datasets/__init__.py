@@ -19,17 +19,18 @@ from storage.datasets.msrvtt import MsrvttOptions, read_msrvtt
 from storage.datasets.msvd import SENTENCES, MsvdOptions, find_corpora, read_msvd
 from storage.datasets.user_files import UserFilesOptions, read_user_files
 from storage.datasets.vatex import VatexOptions, read_vatex
+from storage.datasets.videos import VideosOptions, read_videos
 from storage.errors import BadInput
 
 _Videos = MsvdOptions | MsrvttOptions | ActivityNetOptions | VatexOptions
 _Photos = CocoOptions | Flickr8kOptions | Flickr30kOptions
-_Any = _Videos | _Photos | FolderOptions | DemoOptions
+_Any = _Videos | _Photos | FolderOptions | DemoOptions | VideosOptions
 DatasetOptions = Annotated[_Any, Field(discriminator="kind")]
 
 READERS: dict[str, Callable[[Any, Path], Dataset]] = {
     **{"msvd": read_msvd, "msrvtt": read_msrvtt, "activitynet": read_activitynet, "vatex": read_vatex},
     **{"coco": read_coco, "flickr8k": read_flickr8k, "flickr30k": read_flickr30k},
-    **{"folder": read_folder, "demo": read_demo},
+    **{"folder": read_folder, "videos": read_videos, "demo": read_demo},
 }
 _MARKS = {
     **{"msvd": SENTENCES.values(), "msrvtt": msrvtt.FILES, "activitynet": activitynet.FILES, "vatex": vatex.FILES.values()},

@@ -12,7 +12,7 @@ from stat import S_ISREG
 from storage.datasets.user_files import USER_FILES
 from storage.errors import wrap_os_errors
 from storage.files.atomic import TEMP_MARK
-from storage.runs import latest_runs
+from storage.runs import RunRecord, latest_runs, load_runs
 from storage.workspace import Workspace
 
 _OLD_SECONDS = 3600  # a temporary file younger than this may belong to a living writer
@@ -31,6 +31,10 @@ def find_garbage(workspace: Workspace, keep: int = 1) -> list[GarbageItem]:
     """What none of the newest `keep` runs of each recipe refers to. Imported features are never garbage; those of user files stay
     as long as a kept run extracts its own in the same way."""
     runs = latest_runs(workspace, keep)
+    users: dict[tuple[str, str], RunRecord] = {}  # result -> the newest run that used it
+    for run in load_runs(workspace):
+        for result in run.stages.values():
+            users.setdefault(result, run)
     kept_results = {(stage, key) for run in runs for stage, key in run.stages.values()}
     kept_stores = {store for run in runs for store in run.stores}
     kept_stores |= {f"{USER_FILES}/{Path(store).name}" for store in kept_stores}
@@ -38,7 +42,8 @@ def find_garbage(workspace: Workspace, keep: int = 1) -> list[GarbageItem]:
     for folder in sorted((workspace.root / "artifacts").glob("*/*")):
         stage, key = folder.parent.name, folder.name
         if (stage, key) not in kept_results and not workspace.locked(lock_name(stage, key)):
-            found.append(GarbageItem(folder, f"no kept run uses this {stage}", _size(folder)))
+            of = f"of {users[stage, key].described}; " if (stage, key) in users else ""
+            found.append(GarbageItem(folder, f"{of}no kept run uses this {stage}", _size(folder)))
     for store in sorted(workspace.features.glob("*/*")):
         relative = str(store.relative_to(workspace.features))
         if store.parent.name != "imported" and relative not in kept_stores:

@@ -1,4 +1,4 @@
-"""Captions in files that people exchange: COCO results and annotations, JSON lines, and plain mappings; plain or gzipped.
+"""Captions in files that people exchange: COCO results and annotations, JSON lines, plain mappings, CSV; plain or gzipped.
 
 predictions   [{"image_id": 1, "caption": "..."}]            one caption per item
               {"video_id": "vid1", "caption": "..."}         JSON lines (what Longtake writes)
@@ -6,18 +6,27 @@ predictions   [{"image_id": 1, "caption": "..."}]            one caption per ite
 references    {"annotations": [{"image_id": 1, "caption": "..."}], "images": [...]}
               the list alone, JSON lines, {"video_id": "vid1", "captions": ["...", "..."]}, or {"vid1": ["...", "..."]}
 
-Ids are compared as text, so 7, 7.0 and "7" are one item. Keys that are not known are passed over."""
+both          CSV or TSV with a column video (or file) and one caption, as 'longtake caption --format csv' writes it and as a data
+              folder has it; of several ranks the first counts
 
+Ids are compared as text, so 7, 7.0 and "7" are one item; of a file the name without folder and ending counts. Keys that are not
+known are passed over."""
+
+import csv
 import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from storage.datasets.dataset import is_media
 from storage.errors import BadInput
 
-_ID_KEYS = ("video_id", "image_id", "id", "video", "clip")
+_ID_KEYS = ("video_id", "image_id", "id", "video", "clip", "file", "file_name")
+_FILE_KEYS = ("file", "file_name")
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _TEXT_KEYS = ("caption", "captions", "text", "sentence")
 
 
@@ -47,6 +56,9 @@ def read_reference_file(path: Path) -> dict[str, list[str]]:
 def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
     """(id, caption, where in the file) of every caption."""
     text = _read(path)
+    if separator := _SEPARATORS.get(Path(path.name.removesuffix(".gz")).suffix.lower()):
+        yield from _table_rows(path, text, separator)
+        return
     try:
         data = _parse(text, path, "")
     except json.JSONDecodeError as whole:
@@ -64,6 +76,24 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
             yield from _captions(id, value, path, f"'{id}'")
     else:
         raise BadInput(f"{path} is JSON, but neither a list nor an object of captions")
+
+
+def _table_rows(path: Path, text: str, separator: str) -> Iterator[tuple[str, str, str]]:
+    table = csv.DictReader(StringIO(text, newline=""), delimiter=separator)
+    columns = table.fieldnames or ()
+    key, caption = (next((name for name in names if name in columns), None) for names in (_ID_KEYS, _TEXT_KEYS))
+    if key is None or caption is None:
+        wanted = f"one of {', '.join(_ID_KEYS)} and one of {', '.join(_TEXT_KEYS)}"
+        raise BadInput(f"{path}, line 1: the columns are {', '.join(columns) or 'none'}; expected {wanted}")
+    for row in table:
+        if row[key] and (row.get("rank") or "1") == "1":
+            yield name_of_file(row[key]), row[caption] or "", f"line {table.line_num}"
+
+
+def name_of_file(path: str) -> str:
+    """The name without its folder and its ending: clips/a.mp4 -> a. An id stays as it is."""
+    name = path.replace("\\", "/").rpartition("/")[2]
+    return name.rpartition(".")[0] if is_media(name) else name
 
 
 def _read(path: Path) -> str:
@@ -113,7 +143,8 @@ def _entry(row: Any, path: Path, where: str) -> Iterator[tuple[str, str, str]]:
     id_key, text_key = _key_of(row, _ID_KEYS), _key_of(row, _TEXT_KEYS)
     if id_key is None or text_key is None:
         raise BadInput(f"{path}, {where}: expected an object with {' or '.join(_ID_KEYS[:2])} and caption")
-    yield from _captions(_id(row[id_key], path, where), row[text_key], path, where)
+    id = _id(row[id_key], path, where)
+    yield from _captions(name_of_file(id) if id_key in _FILE_KEYS else id, row[text_key], path, where)
 
 
 def _captions(id: str, value: Any, path: Path, where: str) -> Iterator[tuple[str, str, str]]:

@@ -76,13 +76,26 @@ class References:
         """video id -> the n of its captions, in the order of `token_ids`: with the video id the caption's id."""
         return self._grouped(split, "n")
 
+    def last_words(self, split: str) -> set[str]:
+        """The words that captions of a split end with; read as columns, since a split can have a million captions."""
+        tokens = self._worded(split)["tokens"].combine_chunks()
+        ends = pc.subtract(pc.cumulative_sum(pc.list_value_length(tokens)), 1)
+        return set(tokens.flatten().take(ends).unique().to_pylist())
+
+    def video_count(self, split: str) -> int:
+        """How many videos of a split have a caption with a word."""
+        return len(self._worded(split)["video_id"].unique())
+
     def texts(self, split: str) -> dict[str, list[str]]:
         """video id -> its captions as written."""
         return self._grouped(split, "text")
 
-    def _grouped(self, split: str, column: str) -> dict[str, list]:
+    def _worded(self, split: str) -> pa.Table:
         worded = pc.greater(pc.list_value_length(self.table["tokens"]), 0)
-        table = self.table.filter(pc.and_(pc.equal(self.table["split"], split), worded))
+        return self.table.filter(pc.and_(pc.equal(self.table["split"], split), worded))
+
+    def _grouped(self, split: str, column: str) -> dict[str, list]:
+        table = self._worded(split)
         grouped: dict[str, list] = {}
         for id, value in zip(table["video_id"].to_pylist(), table[column].to_pylist(), strict=True):
             grouped.setdefault(id, []).append(value)

@@ -28,7 +28,7 @@ from tasks.framework.runtime import Runtime
 
 Input = ArtifactRef | tuple[ArtifactRef | None, ...]
 """what a stage reads: a result or some parts of it (`ArtifactRef.part`), or several results in an order that both sides know"""
-State = Literal["done", "stale", "missing", "forced"]
+State = Literal["done", "stale", "missing", "forced", "partial"]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ class Stage:
 
     key_inputs adds to the key what the inputs do not say; is_valid checks what lies outside the result's own folder;
     explain_stale says in words what differs from an earlier result; rerun_reason gives a reason to compute a finished result
-    once more; device says that the work is done on a GPU where there is one; launch runs it in `runtime.nproc` processes."""
+    once more; device says that the work is done on a GPU where there is one; launch runs it in `runtime.nproc` processes;
+    half_done says how far an interrupted one has come, from its folder, or nothing."""
 
     name: str
     version: int
@@ -169,6 +170,7 @@ class Stage:
     rerun_reason: Callable[[StageContext], str] | None = None
     device: bool = False
     launch: StageFunction | None = None
+    half_done: Callable[[Path], str] | None = None
 
     def bind(
         self,
@@ -219,12 +221,13 @@ def stage(
     rerun_reason: Callable[[StageContext], str] | None = None,
     device: bool = False,
     launch: StageFunction | None = None,
+    half_done: Callable[[Path], str] | None = None,
 ) -> Callable[[StageFunction], Stage]:
     """Make a stage of a function `(context, options, **inputs) -> StageResult`. Bump the version when its results change,
     with the reason beside it."""
 
     def wrap(function: StageFunction) -> Stage:
-        hooks = (key_inputs, is_valid, explain_stale, rerun_reason, device, launch)
+        hooks = (key_inputs, is_valid, explain_stale, rerun_reason, device, launch, half_done)
         return Stage(function.__name__, version, function, *hooks)
 
     return wrap

@@ -75,6 +75,8 @@ def caption_metrics(metrics: Values) -> list[tuple[str, str]]:
     for title, which in (("Self-retrieval", "self_retrieval"), ("Independent retriever", "retriever")):
         between = metrics.get(f"{which}_intervals") or {}
         for name, value in (metrics.get(which) or {}).items():
+            if int(name[2:]) >= metrics.get("videos", 0):  # R@5 of 5 videos is always 100 %
+                continue
             around = " ({:.1f} to {:.1f})".format(*(100 * x for x in between[name])) if name in between else ""
             found.append((f"{title} {name}", f"{100 * value:.1f} %{around}"))
     return found

@@ -1,9 +1,9 @@
 """Training batches: some videos with some captions each, in an order that depends on seed and epoch alone."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,9 +22,16 @@ from storage.text.tables import caption_id
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.stage import StageContext
 from tasks.inference.generate import rank_captions
+from tasks.training.data_size import DataSizedOptions
 
 EpochOver = Literal["captions", "videos"]
 """what every epoch has once: all captions, as the papers count, or all videos, each with some of its captions"""
+_Sized = TypeVar("_Sized", bound=DataSizedOptions)
+
+
+def visits_of(captions: Iterable[int], captions_per_video: int, epoch_over: EpochOver) -> np.ndarray:
+    """The number of captions of each video -> how often each comes in an epoch."""
+    return np.array([math.ceil(count / captions_per_video) if epoch_over == "captions" else 1 for count in captions])
 
 
 class CaptionBatches:
@@ -56,8 +63,7 @@ class CaptionBatches:
         self.videos_per_batch, self.captions_per_video, self.seed = videos_per_batch, captions_per_video, seed
         self.weights, self.ranks, self.frame_dropout, self.for_gpu = weights, ranks or Ranks(), frame_dropout, for_gpu
         self.epoch_over = epoch_over
-        visits = [math.ceil(len(captions[id]) / captions_per_video) if epoch_over == "captions" else 1 for id in self.ids]
-        self._visits = np.array(visits)  # of each video in an epoch
+        self._visits = visits_of((len(captions[id]) for id in self.ids), captions_per_video, epoch_over)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -141,6 +147,10 @@ class CaptionData:
         if not self.ids:
             reason = "no training video has both captions and features"
             raise MissingFeatures(f"{reason}; 'longtake status' lists what is missing")
+
+    def sized(self, how: _Sized, captions_per_video: int, epoch_over: EpochOver) -> _Sized:
+        """The options of a training on this, with numbers for what is left to the size of the data."""
+        return how.sized(int(visits_of((len(self.captions[id]) for id in self.ids), captions_per_video, epoch_over).sum()))
 
     def batches(
         self,

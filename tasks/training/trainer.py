@@ -22,12 +22,12 @@ from models.training import loop
 from models.training.loop import Batches, FitOptions, Progress, Schedule, TrainState, random_state, undisturbed
 from models.training.parallel import Ranks
 from storage.checkpoints import Checkpoint, LastCheckpoints
-from storage.errors import LongtakeError, Mismatch
+from storage.errors import LongtakeError, Mismatch, StorageError
 from storage.files.atomic import FileWriter, write_json, write_jsonl
 from tasks.framework.progress import CurveArtifact, progress_bar
 from tasks.framework.stage import StageContext
 
-LAST, BAD_BATCH, FIRST = "last.safetensors", "not-finite.json", "first"
+LAST, BAD_BATCH, FIRST, TOTAL = "last.safetensors", "not-finite.json", "first", "total_steps"
 _SAVE_EVERY = 20.0  # seconds between checkpoints within an epoch: what a kill can cost; never changes the result
 
 
@@ -104,6 +104,19 @@ def resume(folder: Path) -> Resumed:
         return Resumed()
     tensors = {name: torch.from_numpy(array.copy()) for name, array in checkpoint.tensors.items()}
     return Resumed(TrainState(tensors, checkpoint.values["training"]), checkpoint.values)
+
+
+def half_done(folder: Path) -> str:
+    """How far an interrupted training in a stage's folder has come; nothing where there is none. A checkpoint that cannot be read
+    is the training's to complain about."""
+    for path in (*LastCheckpoints(folder / LAST).paths(), *LastCheckpoints(folder / FIRST / LAST).paths()):
+        try:
+            values = Checkpoint.load(path, prefix="-").values  # no tensor
+        except StorageError:
+            continue
+        total = f" of {values[TOTAL]:,}" if TOTAL in values else ""
+        return f"step {values['training']['step']:,}{total}"
+    return ""
 
 
 def run_training(context: StageContext, training: Training, resumed: Resumed | None = None) -> TrainerState:
@@ -191,7 +204,7 @@ def _train(context: StageContext, training: Training, resumed: Resumed, state: T
                 if ranks.is_main_process:
                     snapshot = progress.snapshot().with_tensors({f"rng.{name}": rng for name, rng in others.items()})
                     tensors = {name: tensor.numpy() for name, tensor in snapshot.tensors.items()}
-                    values = {"training": snapshot.values, "about": training.metadata, **asdict(state)}
+                    values = {"training": snapshot.values, "about": training.metadata, TOTAL: total, **asdict(state)}
                     writer.submit(partial(checkpoints.save, Checkpoint(tensors, values | training.extra_state())))
                 saved = time.monotonic()
             if state.stopped:
@@ -202,7 +215,7 @@ def _postfix(training: Training, metrics: Mapping[str, float], best: BestEpoch) 
     """The text behind the progress bar."""
     parts = [f"{name} {metrics[key]:.3f}" for key, name in (("total", "loss"), ("reward", "reward")) if key in metrics]
     if training.validate is not None and training.options.keep == "best":
-        parts.append(f"best {training.score_name} {max(best.score, 0):.3f}")
+        parts.append(f"best {training.score_name} {100 * max(best.score, 0):.1f}")  # on the scale of all tables
     return "  ".join(parts)
 
 

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +21,8 @@ from flows.caption import VideoCaptioner
 from storage.errors import BadInput, BadMedia, UsageError
 from storage.features.store import FeatureStore
 from storage.results import CaptionRow, read_captions
-from storage.runs import load_runs, save_run
+from storage.runs import load_runs, new_run_id, save_run
+from tasks.inference.user_files import Captioned, FileCaptioner
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import TOY, Place
 
@@ -104,7 +106,7 @@ def test_patterns_are_understood_without_a_shell_and_files_are_taken_once(longta
     answer = longtake("caption", f"{clips}/**/*.mp4", f"{clips}/more", "-w", place.workspace.root, "--json")
     assert answer.code == 0 and len(answer.json["captions"]) == 4
     nothing = longtake("caption", f"{clips}/*.avi", clips / "gone.mp4", "-w", place.workspace.root, "--json")
-    assert nothing.code == 3 and nothing.json["captions"] == []
+    assert nothing.code == 1 and nothing.json["captions"] == []
     assert [problem["kind"] for problem in nothing.json["problems"]] == ["no_match", "missing"]
 
 
@@ -170,6 +172,32 @@ def test_a_run_is_chosen_by_recipe_or_id_and_only_if_it_is_finished(longtake: Lo
     save_run(place.workspace, replace(run, state="failed"))
     none = longtake("caption", place.clip("test"), "-w", place.workspace.root)
     assert none.code == 2 and "has trained a captioner yet" in none.err
+
+
+def test_a_variant_of_a_sweep_speaks_only_when_it_is_named(longtake: Longtake, place: Place) -> None:
+    run = load_runs(place.workspace)[0]
+    variant = replace(run, id=new_run_id(), recipe_name="toy-xe-0", name="best of three")
+    save_run(place.workspace, variant)
+    recipes = place.workspace.root / "sweeps" / "toy-1234" / "recipes"
+    recipes.mkdir(parents=True)
+    (recipes / "toy-xe-0.yaml").write_text("name: toy-xe-0\n")
+    call = ("caption", place.clip("test"), "-w", place.workspace.root)
+    chosen = longtake(*call)
+    assert f"captioner: toy on toy, run {run.short_id}" in chosen.err and "the newest finished run" in chosen.err
+    for name in ("toy-xe-0", "best of three", variant.short_id):
+        assert longtake(*call, "--json", "--run", name).json["run"]["id"] == variant.id
+
+
+def test_a_caption_without_words_is_a_problem(longtake: Longtake, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = FileCaptioner.caption
+
+    def silent(self: FileCaptioner, *arguments: Any) -> Captioned:
+        found = said(self, *arguments)
+        return replace(found, clips=[replace(clip, caption=replace(clip.caption, caption="")) for clip in found.clips])
+
+    monkeypatch.setattr(FileCaptioner, "caption", silent)
+    answer = longtake("caption", place.clip("test"), "-w", place.workspace.root, "--json")
+    assert answer.code == 1 and [problem["kind"] for problem in answer.json["problems"]] == ["no_words"]
 
 
 def test_imported_features_cannot_be_made_for_new_videos(place: Place) -> None:

@@ -150,7 +150,7 @@ def begun(recipe: Path, world: Path, tmp_path: Path) -> Path:
     plan = plan_pipeline(load_recipe(str(recipe), data=world), workspace, until="prepare_text")
     for step in plan.steps:
         step.execute()
-    place = ("mine", "folder", str(world), plan.recipe.model_dump(mode="json"), plan.keys, ())
+    place = ("mine", plan.recipe.dataset.name, str(world), plan.recipe.model_dump(mode="json"), plan.keys, ())
     save_run(workspace, RunRecord(new_run_id(), *place, "2024-01-01T00:00:00Z", "done", scores={"CIDEr": 0.5}))
     return workspace.root
 

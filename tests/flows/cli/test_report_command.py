@@ -13,7 +13,7 @@ from flows.execute import new_record
 from storage.runs import RunRecord, load_runs, new_run_id, save_run
 from storage.workspace import Workspace
 from tests.flows.conftest import Longtake
-from tests.flows.toy_place import Place, recipe_on
+from tests.flows.toy_place import Place
 
 
 def recorded(place: Place, name: str = "toy", **changes: object) -> RunRecord:
@@ -21,8 +21,7 @@ def recorded(place: Place, name: str = "toy", **changes: object) -> RunRecord:
     plan = place.plan(**changes)
     for step in plan.steps:
         step.execute()
-    recipe = recipe_on(place.data, **changes).model_dump(mode="json")
-    recipe["name"] = name
+    recipe = plan.recipe.model_dump(mode="json") | {"name": name}
     run = replace(new_record(plan), recipe_name=name, recipe=recipe, started_at="2024-01-01T00:00:00Z", state="done")
     save_run(place.workspace, run)
     return run
@@ -85,7 +84,7 @@ def test_a_run_that_is_not_there_is_answered_with_those_that_are(place: Place, l
     run = recorded(place)
     save_run(place.workspace, replace(run, id=new_run_id()))
     answer = longtake("report", name, "--workspace", place.workspace.root, "--json")
-    assert answer.code == 2 and why in json.loads(answer.out)["error"] and run.id in answer.err.replace("\n", "")
+    assert answer.code == 2 and why in json.loads(answer.out)["error"] and run.short_id in answer.err.replace("\n", "")
 
 
 def test_a_workspace_without_scores_says_what_to_do(tmp_path: Path, longtake: Longtake) -> None:

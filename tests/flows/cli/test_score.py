@@ -70,10 +70,20 @@ def test_the_table_shows_every_score_and_why_one_is_missing(files: tuple[Path, P
     truth, good, bad = files
     page = longtake("score", good, truth, "--against", bad, "--no-meteor").out
     page += longtake("score", good, truth, "--no-meteor").out
-    assert all(name in page for name in (*SCORES, "UniCap", "AvgLen", "Vocabulary", "95 % interval", "difference"))
+    assert all(name in page for name in (*SCORES, "UniCap", "AvgLen", "Vocabulary", "difference"))
+    assert "items are too few for intervals and significance" in page and "95 % interval" not in page
     assert "METEOR of bad.jsonl not computed: not asked for" in page
     assert "1 items with references have no caption and were not scored (c)" in page
     assert "1 captions have no reference with a word and were not scored (z)" in page
+
+
+def test_thirty_items_have_intervals_and_significance(tmp_path: Path, longtake: Longtake) -> None:
+    truth = {f"v{n}": [f"a man rides bike {n}"] for n in range(30)}
+    for name, texts in (("truth", truth), ("good", truth), ("bad", dict.fromkeys(truth, "a dog"))):
+        made = texts if name == "truth" else {id: t[0] if isinstance(t, list) else t for id, t in texts.items()}
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    page = longtake("score", "good.json", "truth.json", "--against", "bad.json", "--no-meteor").out
+    assert "95 % interval" in page and "too few" not in page
 
 
 def test_files_about_other_items_say_how_their_ids_look(files: tuple[Path, Path, Path], tmp_path: Path) -> None:

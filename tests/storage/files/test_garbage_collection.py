@@ -245,3 +245,10 @@ def test_scores_that_cannot_be_read_are_named_with_what_to_do(tmp_path: Path, co
         (tmp_path / "scores.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(StorageError, match=r"cannot read .*scores\.json.*--force evaluate"):
         read_scores(tmp_path)
+
+
+def test_the_best_run_stays_beside_the_newest_and_what_goes_is_named(workspace: Workspace) -> None:
+    for key, score in (("worst", 0.1), ("best", 0.9), ("newest", 0.5)):
+        save_run(workspace, replace(a_run(workspace, key), state="done", name=f"the {key}", scores={"CIDEr": score}))
+    assert doomed(workspace) == results_of("worst")
+    assert all("'the worst' (demo on world, CIDEr 10.0)" in item.reason for item in find_garbage(workspace))

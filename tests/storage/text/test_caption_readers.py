@@ -10,6 +10,7 @@ import pytest
 
 from storage.errors import BadInput
 from storage.text.caption_readers import read_predictions, read_reference_file
+from storage.text.caption_writers import CaptionLine, ScoredCaption, render_csv, render_jsonl
 
 ROWS = [{"image_id": 7, "caption": "a ball"}, {"image_id": 8, "caption": "a box\u2028here"}]
 
@@ -103,3 +104,25 @@ def test_a_missing_file_and_one_that_is_not_text_are_explained(tmp_path: Path) -
     (tmp_path / "film.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="not UTF-8"):
         read_predictions(tmp_path / "film.json")
+
+
+def test_the_table_that_caption_writes_and_the_table_of_a_data_folder_speak_of_the_same_videos(tmp_path: Path) -> None:
+    best = (ScoredCaption("a dog runs", -1.0), ScoredCaption("a dog", -2.0))
+    lines = [
+        CaptionLine("new/dog.mp4", 0, 2, True, "a dog runs", -1.0, best),
+        CaptionLine("b.2.mov", 0, 2, True, "two, men", -1.0),
+    ]
+    (tmp_path / "made.csv").write_text(render_csv(lines))
+    (tmp_path / "made.jsonl").write_text(render_jsonl(lines))
+    (tmp_path / "captions.csv").write_text('video,caption\nclips/dog.mp4,a dog\ndog.mp4,"a dog\nsits"\nb.2,men\n')
+    (tmp_path / "captions.tsv").write_text("video\tcaption\ndog\ta dog\n")
+    expected = {"dog": "a dog runs", "b.2": "two, men"}
+    assert read_predictions(tmp_path / "made.csv") == read_predictions(tmp_path / "made.jsonl") == expected
+    assert read_reference_file(tmp_path / "captions.csv") == {"dog": ["a dog", "a dog\nsits"], "b.2": ["men"]}
+    assert read_reference_file(tmp_path / "captions.tsv") == {"dog": ["a dog"]}
+
+
+def test_a_table_without_the_columns_says_which_it_has(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("name,words\na,b\n")
+    with pytest.raises(BadInput, match="the columns are name, words; expected one of video_id"):
+        read_predictions(tmp_path / "a.csv")

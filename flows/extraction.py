@@ -17,20 +17,25 @@ from storage.workspace import Workspace
 from tasks.framework.progress import progress_on_demand
 
 DEFAULT_NET = "tf_efficientnet_lite2"  # its weights come with Longtake
-_CLIP_NETS = ("motion", "resnext3d")  # modules whose nets see clips, not frames
-_CLIP_LENGTH = 16
+_CLIP_NETS = ("motion", "resnext3d", "i3d")  # modules whose nets see clips, not frames
+_CLIP_LENGTH, _POSITIONS = 16, 20
 
 
-def recipe_for_nets(folder: Path, nets: Sequence[str], frames: int) -> str:
-    """A recipe as text that extracts these nets' features at `frames` evenly spread positions of each video."""
+def recipe_for_nets(folder: Path, nets: Sequence[str], frames: int | None = None, fps: float | None = None) -> str:
+    """A recipe as text that extracts these nets' features: at `frames` evenly spread positions of each video (20), or at `fps`
+    frames per second, for nets that see clips in stretches of 16 such frames."""
     features: dict[str, Any] = {}
     for net in nets or (DEFAULT_NET,):
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", net).strip("-._")
         features[name] = {"kind": "backbone", "net": net} | ({} if net in LISTENING else {"sampling": sampling_for(net)})
-    samplings = {
-        "frames": {"kind": "uniform", "frames": frames},
-        "clips": {"kind": "clips", "positions": frames, "length": _CLIP_LENGTH},
+    positions = frames or _POSITIONS
+    samplings: dict[str, Any] = {
+        "frames": {"kind": "uniform", "frames": positions},
+        "clips": {"kind": "clips", "positions": positions, "length": _CLIP_LENGTH},
     }
+    if fps is not None:
+        samplings["frames"] = {"kind": "times", "fps": fps}
+        samplings["clips"] = {"kind": "windows", "seconds": _CLIP_LENGTH / fps, "length": _CLIP_LENGTH}
     dataset = {"kind": "videos", "path": str(folder.expanduser().absolute())}
     return yaml.safe_dump({"name": "extract", "dataset": dataset, "sampling": samplings, "features": features}, sort_keys=False)
 

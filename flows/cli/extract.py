@@ -32,7 +32,12 @@ def extract(
         list[str] | None,
         typer.Option("--net", help="Of a folder: a net such as resnet152, r3d_18 or vggish. Repeatable.", metavar="NAME"),
     ] = None,
-    frames: Annotated[int, typer.Option(min=1, help="Of a folder: evenly spread frames (or clips) per video.")] = 20,
+    frames: Annotated[
+        int | None, typer.Option(min=1, help="Of a folder: evenly spread frames (or clips) per video; else 20.")
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(min=0.01, help="Of a folder: frames per second instead; nets of clips see 16 of them at a time.")
+    ] = None,
     to: Annotated[
         tuple[str, Path] | None,
         typer.Option(help="Write files too: npy FOLDER, or hdf5 FOLDER.", metavar="FORMAT FOLDER"),
@@ -57,7 +62,9 @@ def extract(
             raise UsageError(f"--net is for a folder of videos, and {source} is none; a recipe names its own nets")
         if data is not None:
             raise UsageError(f"{source} is the folder of videos already; leave --data out")
-        recipe = recipe_for_nets(folder, nets or [], frames)
+        if frames is not None and fps is not None:
+            raise UsageError("--frames and --fps both say how many frames to take: choose one")
+        recipe = recipe_for_nets(folder, nets or [], frames, fps)
     elif to is not None:
         raise UsageError("--to is for a folder of videos; for a recipe's features use 'longtake features export'")
     quarantined, space = 0, Workspace.open(workspace)

@@ -80,6 +80,10 @@ def test_a_folder_and_names_of_nets_are_enough_to_plan_an_extraction(longtake: L
     asked = ("extract", place.data, "--net", "log_mel", "--net", "tf_efficientnet_lite2", "-w", place.workspace.root, "--dry-run")
     plan = longtake(*asked, "--json").json
     assert [step["stage"] for step in plan["stages"]] == ["catalogue", "sample_frames[frames]", "extract_features"]
+    by_time = longtake(*asked, "--net", "i3d", "--fps", "2", "--json").json
+    assert "sample_frames[clips]" in [step["stage"] for step in by_time["stages"]]
+    both = longtake(*asked, "--fps", "2", "--frames", "8")
+    assert both.code == 2 and "choose one" in both.err
     unknown = longtake("extract", place.data, "--net", "resnet1", "-w", place.workspace.root)
     assert unknown.code == 2 and "resnet1" in unknown.err
     assert longtake("extract", "folder", "--net", "log_mel").code == 2

@@ -305,10 +305,13 @@ def check_recipe(values: dict[str, Any], where: str, settings: Sequence[str] = (
 
 
 def _blamed(detail: ErrorDetails, settings: Sequence[str]) -> str | None:
-    """The last setting that touched the value that is wrong."""
-    key = _at(detail["loc"])[0]
-    keys = {setting: setting.partition("=")[0].strip() for setting in settings}
-    return next((s for s, own in reversed(keys.items()) if own and f"{key}.".startswith(f"{own}.")), None)
+    """The last setting of the value that is wrong, of a part of it, or that the message begins with."""
+    key, message = f"{_at(detail['loc'])[0]}.", _explain(detail)
+    for setting in reversed(settings):
+        own = f"{setting.partition('=')[0].strip()}."
+        if key.startswith(own) or (key != "." and own.startswith(key)) or f"{message.split()[0].rstrip(':')}.".startswith(own):
+            return setting
+    return None
 
 
 def _find(name: str) -> Path:

@@ -36,7 +36,8 @@ def extract(
         int | None, typer.Option(min=1, help="Of a folder: evenly spread frames (or clips) per video; else 20.")
     ] = None,
     fps: Annotated[
-        float | None, typer.Option(min=0.01, help="Of a folder: frames per second instead; nets of clips see 16 of them at a time.")
+        float | None,
+        typer.Option(min=0.01, help="Of a folder: frames per second instead; nets of clips see 16 of them at a time."),
     ] = None,
     to: Annotated[
         tuple[str, Path] | None,

@@ -25,7 +25,6 @@ from tests.storage.broken_files import Broken, write_broken_files, write_odd_ent
 from tests.storage.canaries import canary
 from tests.storage.clips import make_clip
 
-pytestmark = pytest.mark.xdist_group("longtake-command")  # one database, one worker
 ONLY_LISTED = {"outside_root", "broken_link", "no_video"}
 """What the reader of folders lists without a quarantine: features from elsewhere may stand in for these videos."""
 

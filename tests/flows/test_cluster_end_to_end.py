@@ -16,7 +16,7 @@ from tests.flows.command import TINY, command, environment_of
 from tests.tasks.process_family import MARK, family, kill_a_busy_worker, wait_for
 
 ON_DASK = ("--set", "runtime.runner=dask", "--set", "runtime.workers=2", "--set", "runtime.shard=4")
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("longtake-command")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,6 @@ def commanded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("longtake-command")
 @pytest.mark.parametrize("name", ["demo", *VARIANTS])
 def test_the_command_carries_a_demo_recipe_out(name: str, world: Path, commanded: Path) -> None:
     settings = [word for setting in SMALL for word in ("--set", setting)]

@@ -17,8 +17,6 @@ import pytest
 from storage.features.store import FeatureStore
 from tests.flows.command import TINY, command, run_longtake
 
-pytestmark = pytest.mark.xdist_group("longtake-command")  # one database, one worker
-
 
 def results(workspace: Path) -> dict[str, object]:
     """Everything that must not depend on kills: digests of features, bytes of tables, captions, weights and scores."""

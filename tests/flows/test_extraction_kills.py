@@ -20,7 +20,7 @@ THREE = Path(__file__).with_name("three.yaml")
 WORLD = DemoOptions(seed=5, train=160, val=20, test=20, size=48, captions=2)
 SETTINGS = [f"dataset.{name}={getattr(WORLD, name)}" for name in ("seed", "train", "val", "test", "size", "captions")]
 KILLS = 20
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("longtake-command")]
+pytestmark = pytest.mark.slow
 
 
 def stores(workspace: Path) -> dict[str, FeatureStore]:

@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests import ROOT
 from tests.flows.command import TINY
 
-pytestmark = pytest.mark.xdist_group("longtake-command")
 MOST = 8
 # The real command, but that the first stage prints the functions that called it. Prefect may run it in another thread.
 SCRIPT = f"""

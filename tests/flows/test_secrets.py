@@ -16,7 +16,6 @@ from storage.features.object_store import ObjectStore
 from tests.flows.command import TINY, command, environment_of
 from tests.processes import unprivileged
 
-pytestmark = pytest.mark.xdist_group("longtake-command")
 KEY_ID, KEY, TOKEN, API_KEY, WORD = (f"marker{name}x9" for name in ("id", "key", "token", "api", "word"))
 UNTIL = ("--until", "extract_features")
 

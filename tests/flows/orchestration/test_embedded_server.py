@@ -23,7 +23,7 @@ from tests.flows.command import SLOWLY, TINY, command, environment_of
 from tests.ports import free_port
 from tests.processes import descendants, is_alive, running, unprivileged, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("longtake-command")]
+pytestmark = pytest.mark.slow
 PREFECT = [sys.executable, "-m", "prefect"]
 
 

@@ -12,8 +12,6 @@ import pytest
 from flows.orchestration.artifacts import quarantine_rows, score_rows
 from storage.records import Problem
 
-pytestmark = pytest.mark.xdist_group("longtake-command")  # one server at a time
-
 SCRIPT = """
 import errno, json, sys
 from collections import Counter

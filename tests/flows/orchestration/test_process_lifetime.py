@@ -22,8 +22,6 @@ from tests import ROOT
 from tests.flows.command import SLOWLY, TINY, command, environment_of, run_longtake
 from tests.processes import children, is_alive, wait_for
 
-pytestmark = pytest.mark.xdist_group("longtake-command")
-
 
 def states(home: Path, table: str) -> Counter[str]:
     with sqlite3.connect(home / "prefect.db") as database:

@@ -14,8 +14,6 @@ import pytest
 from tests.flows.command import command
 from tests.flows.toy_place import TOY, Place
 
-pytestmark = pytest.mark.xdist_group("longtake-command")
-
 
 def sweep_command(place: Place, *arguments: object) -> list[str]:
     return command("sweep", TOY, "--data", place.data, "-w", place.workspace.root, *arguments)

@@ -16,7 +16,7 @@ demo: $(VENV)/.installed  ## draw a small world, train a captioner on it, score 
 
 test: $(VENV)/.installed-dev  ## lint, types, import contract and the tests
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed-dev  ## the long checks: kills at random moments of the whole demo
 	$(BIN)/python -m pytest -q -m slow

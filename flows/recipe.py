@@ -294,7 +294,7 @@ def recorded_recipe(run: RunRecord) -> Recipe:
 
 
 def check_recipe(values: dict[str, Any], where: str, settings: Sequence[str] = ()) -> Recipe:
-    """`settings` are those that were applied: what is wrong with one is message of it, not of the recipe."""
+    """`settings` are those that were applied: what is wrong with one is said of it, not of the recipe."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
@@ -310,7 +310,8 @@ def _blamed(detail: ErrorDetails, settings: Sequence[str]) -> str | None:
     for setting in reversed(settings):
         own = f"{setting.partition('=')[0].strip()}."
         if key.startswith(own) or (key != "." and own.startswith(key)) or f"{message.split()[0].rstrip(':')}.".startswith(own):
-            return setting
+            # an address may carry a login, which must not be repeated
+            return setting if "://" not in setting else own.removesuffix(".")
     return None
 
 

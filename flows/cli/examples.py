@@ -27,6 +27,7 @@ longtake recipe show demo
 longtake features import c3d features/c3d.hdf5 --data MSVD
 longtake features list
 longtake features show demo/scene
+longtake features classes actions
 longtake features verify --drop
 longtake features export scene --to hdf5 --out scene.h5
 longtake features push scene --to s3://bucket/features

@@ -16,7 +16,8 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
         "dataset": {"name": "demo", "kind": "demo"},
         "features": {"scene": {"kind": "tagger", "weights": "trained"}},
         "captioner": {"kind": "sa_lstm", "features": ["scene"]},
-        "decoding": {"width": 2},
+        "decoding": {"width": 2, "max_length": 20},
+        "evaluation": {"split": "test"},
     }
     captions, scores = toy.captions(), toy.scores()
     job = toy.alone(

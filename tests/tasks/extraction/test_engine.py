@@ -108,7 +108,7 @@ def test_clips_go_through_a_net_for_clips(videos: list[Video], tmp_path: Path) -
     extraction = ToyExtraction(tmp_path / "out", videos[:2]).add("motion", Clips(positions=2, length=16), net="r3d_18")
     extraction.run()
     assert extraction.rows("motion")["v0"].shape == (2, 512)
-    with pytest.raises(BadInput, match="kind 'clips' with length 16"):
+    with pytest.raises(BadInput, match="kind 'clips' or 'windows' with length 16"):
         ToyExtraction(tmp_path / "no", videos).add("motion", SEVEN_FRAMES, net="r3d_18")
     with pytest.raises(BadInput, match=r"no output 'regions'.*pooled, grid, classes"):
         ToyExtraction(tmp_path / "no", videos).add("look", output="regions")

@@ -25,8 +25,6 @@ def read_videos(options: VideosOptions, root: Path) -> Dataset:
     builder = DatasetBuilder(options.name, root)
     safe = [id for id in sorted(builder.files) if builder.is_safe(id, builder.files[id])]
     if not safe:
-        raise BadInput(
-            f"there are no videos or images in {root} (looked for files of the usual kinds); name the folder that they are in"
-        )
+        raise BadInput(f"{root} has no videos or images (looked for in all its folders); name the folder that they are in")
     videos = tuple(VideoRecord(id, builder.files[id], "test") for id in safe)
     return Dataset(options.name, root, videos, (), tuple(builder.problems), ())

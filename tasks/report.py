@@ -64,7 +64,7 @@ SEVERAL = ("frame_plans", "seeded", "boosted", "captioners")
 """inputs of the report that are tuples"""
 
 
-# 2: diversity, self-retrieval, near twins. 3: intervals, the papers' figures, regions, key frames, all test videos.
+# 2: diversity, self-retrieval, near duplicates. 3: intervals, the papers' figures, regions, key frames, all test videos.
 # 4: pictures are large, heat maps over cells. 5: warnings about captions
 @stage(version=5)
 def report(

@@ -12,7 +12,7 @@ CMD ["prefect", "server", "start", "--host", "0.0.0.0"]
 
 FROM base AS longtake
 WORKDIR /app
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE longtake.py ./
 COPY flows flows
 COPY tasks tasks
 COPY models models

@@ -1,5 +1,6 @@
 # Everything sets itself up: a virtual environment in .venv, installed once and again when pyproject.toml changes.
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+# The first that runs: a version manager's stand-in for a version that is not installed does not.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c '' 2> /dev/null && command -v $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKSPACE ?= longtake-workspace
@@ -63,8 +64,8 @@ clean:  ## remove the virtual environment and caches (never a workspace)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed; install it or say 'make PYTHON=/path/to/python3.11'"; exit 1; }
-	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] < (3, 13); print("" if ok else f"Longtake needs Python 3.11 or 3.12, $(PYTHON) is {sys.version.split()[0]}; say make PYTHON=/path/to/python3.11"); sys.exit(not ok)'
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; install it or say 'make PYTHON=/path/to/python3.11'"; exit 1; }
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] < (3, 14); print("" if ok else f"Longtake needs Python 3.11, 3.12 or 3.13, $(PYTHON) is {sys.version.split()[0]}; say make PYTHON=/path/to/python3.11"); sys.exit(not ok)'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python

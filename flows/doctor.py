@@ -48,8 +48,8 @@ def run_checks(workspace: Path) -> list[Finding]:
 
 
 def _python() -> Finding:
-    fine = (3, 11) <= sys.version_info[:2] < (3, 13)
-    return Finding("Python", platform.python_version(), "" if fine else "install Python 3.11 or 3.12")
+    fine = (3, 11) <= sys.version_info[:2] < (3, 14)
+    return Finding("Python", platform.python_version(), "" if fine else "install Python 3.11, 3.12 or 3.13")
 
 
 def _packages() -> list[Finding]:

@@ -86,8 +86,8 @@ def execute(call: FlowCall[_T], inside_flow: bool = False) -> _T:
 
 
 def _part_of_sweep(call: FlowCall[Any], prefect_flow: Any) -> Any:
-    """The flow run of a process that a sweep started: made as Prefect makes that of a flow inside a flow, by a task run of the sweep's
-    that stands for it. Nothing for other processes."""
+    """The flow run of a process that a sweep started, made as Prefect makes that of a flow inside a flow: with a task run of the
+    sweep's that stands for it. Nothing for other processes."""
     from prefect import Task
     from prefect.client.orchestration import get_client
     from prefect.states import Pending
@@ -146,7 +146,6 @@ def run_plan(plan: Plan, title: str, announce: Callable[[], None] | None = None)
     """Run every step of a plan in order inside a flow, with a record of the run. `announce` is called when everything is
     computed and the run is not yet recorded as done: a run killed between the two announces again."""
     from prefect import tags
-
     from prefect.settings import PREFECT_HOME
 
     from flows.orchestration.artifacts import name_run, show_outcome
@@ -167,7 +166,7 @@ def run_plan(plan: Plan, title: str, announce: Callable[[], None] | None = None)
                 computed += [step.label] if did else []
             outcome = _outcome(plan, run, tuple(computed))
             show_outcome(outcome, plan.workspace, label)
-            name_run("; ".join(filter(None, (title, _score_of(outcome)))), labels)
+            name_run("; ".join(filter(None, (title, _score_of(outcome)))))
             if announce:
                 announce()
     except BaseException as error:

@@ -22,9 +22,10 @@ def leaderboard(runs: Sequence[RunRecord], newest: RunRecord, link: Callable[[Ru
             different.setdefault((run.recipe_name, run.stages.get("evaluate", run.id)), run)
     scored = sorted(different.values(), key=lambda run: (-run.scores["CIDEr"], run.id))
     lines = [f"![CIDEr, run by run]({_chart(sorted(scored, key=lambda run: run.id)[-_POINTS:], newest)})", ""]
-    lines += ["| | run | " + " | ".join(_SCORES) + " | recipe | name | settings | finished (UTC) | report |"]
-    lines += ["|--:|---|" + "--:|" * len(_SCORES) + "---|---|---|---|---|"]
-    lines += [_row(place, run, run.id == newest.id, link(run)) for place, run in enumerate(scored[:_ROWS], 1)]
+    shown = [score for score in _SCORES if any(score in run.scores for run in scored)]
+    lines += ["| | run | " + " | ".join(shown) + " | name | settings | finished (UTC) | recipe | note |"]
+    lines += ["|--:|---|" + "--:|" * len(shown) + "---|" * 5]
+    lines += [_row(place, run, shown, run.id == newest.id, link(run)) for place, run in enumerate(scored[:_ROWS], 1)]
     if len(scored) > _ROWS:
         lines += ["", f"{len(scored) - _ROWS} more, with less CIDEr: `longtake status` lists the newest."]
     if failed := sum(run.state == "failed" for run in runs):
@@ -32,13 +33,12 @@ def leaderboard(runs: Sequence[RunRecord], newest: RunRecord, link: Callable[[Ru
     return "\n".join(lines)
 
 
-def _row(place: int, run: RunRecord, is_newest: bool, link: str) -> str:
-    name = f"**{run.short_id}** ← newest" if is_newest else run.short_id
-    scores = [f"{100 * run.scores[score]:.1f}" if score in run.scores else "" for score in _SCORES]
-    words = "; ".join(filter(None, (run.name, run.note)))
-    when = run.finished_at[:16].replace("T", " ")
-    texts = map(plain_markdown, (run.recipe_name, words, " ".join(run.settings), when))
-    return f"| {place} | {name} | {' | '.join((*scores, *texts))} | {f'[open]({link})' if link else ''} |"
+def _row(place: int, run: RunRecord, shown: Sequence[str], is_newest: bool, link: str) -> str:
+    name = f"[{run.short_id}]({link})" if link else run.short_id
+    scores = [f"{100 * run.scores[score]:.1f}" if score in run.scores else "" for score in shown]
+    texts = (run.name, " ".join(run.settings), run.finished_at[:16].replace("T", " "), run.recipe_name, run.note)
+    cells = (str(place), f"{name} ← newest" if is_newest else name, *scores, *map(plain_markdown, texts))
+    return f"| {' | '.join(cells)} |"
 
 
 def plain_markdown(text: str) -> str:
@@ -56,7 +56,10 @@ def _chart(runs: Sequence[RunRecord], newest: RunRecord) -> str:
     ]
     floor = _HEIGHT - _BOTTOM
     parts = [f'<path d="M{_LEFT} {_TOP}V{floor}H{_WIDTH - _RIGHT}" fill="none" stroke="{_GREY}"/>']
-    parts += [_text(_LEFT - 6, floor, "0", "end"), _text(_LEFT, _TOP - 8, "CIDEr of each run; the line is the best so far", "start")]
+    parts += [
+        _text(_LEFT - 6, floor, "0", "end"),
+        _text(_LEFT, _TOP - 8, "CIDEr of each run; the line is the best so far", "start"),
+    ]
     parts += [_text(_LEFT, _HEIGHT - 8, "oldest", "start"), _text(_WIDTH - _RIGHT, _HEIGHT - 8, "newest", "end")]
     best, line = places[0][1], f"M{places[0][0]:.1f} {places[0][1]:.1f}"
     for x, y in places[1:]:

@@ -54,17 +54,20 @@ def run_sweep(sweep: Sweep, cells: Sequence[Cell], workspace: Workspace, jobs: i
 def _run_cells(sweep: Sweep, cells: list[Cell], workspace: Workspace, title: str, jobs: int) -> list[SweepResult]:
     """Inside the flow: all runs of a sweep, in their order."""
     from prefect import tags
+    from prefect.settings import PREFECT_HOME
 
     from flows.orchestration.artifacts import name_run, show_sweep
+    from flows.orchestration.workspace_labels import label_workspace
 
-    folder, labels = sweep_folder(sweep, workspace), {f"sweep:{sweep.name}"}
+    folder, label = sweep_folder(sweep, workspace), label_workspace(Path(PREFECT_HOME.value()), workspace.root)
+    labels = {f"sweep:{sweep.name}", f"workspace:{label}"}
     name_run(title, labels)
     with tags(*labels), shared_meteor():  # Java loads once for the runs of this process
         cells, failed = _prepare(cells, folder)
         progress = _SweepProgress(sweep, workspace, cells, failed)
         for cell, result in _run_here(progress, folder) if jobs == 1 else _run_in_processes(progress, folder, jobs):
             progress.record(cell, result)
-    show_sweep(sweep, progress.results, workspace, title)
+    show_sweep(sweep, progress.results, title, label)
     return progress.results
 
 

@@ -172,8 +172,8 @@ def _in_prefect_task() -> bool:
 
 
 def _start_artifact(label: str) -> UUID | None:
-    """A progress artifact in Prefect, if this code runs inside a Prefect task. Like curves it has no key: it is on the page of its
-    run, and does not bury the scores among all artifacts."""
+    """A progress artifact in Prefect, if this code runs inside a Prefect task. Like curves it has no key: it is on the page of
+    its run, and does not bury the scores among all artifacts."""
     if not _in_prefect_task():
         return None
     from prefect.artifacts import create_progress_artifact

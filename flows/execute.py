@@ -99,7 +99,7 @@ def _part_of_sweep(call: FlowCall[Any], prefect_flow: Any) -> Any:
         whole = client.read_flow_run(UUID(sweep))
         stand_in = client.create_task_run(Task(prefect_flow.fn, name=call.name), whole.id, str(uuid4()), state=Pending())
         return client.create_flow_run(
-            prefect_flow, call.parameters, parent_task_run_id=stand_in.id, tags={*whole.tags}, state=Pending()
+            prefect_flow, parameters=call.parameters, parent_task_run_id=stand_in.id, tags={*whole.tags}, state=Pending()
         )
 
 

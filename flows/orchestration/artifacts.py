@@ -49,7 +49,7 @@ def show_outcome(outcome: RunOutcome, workspace: Workspace, label: str) -> None:
         create_markdown_artifact(
             key=artifact_key(f"leaderboard-{label}-{run.dataset}"),
             markdown=leaderboard([run, *others], run, lambda each: report_link(each, label) if served else ""),
-            description=f"All runs on **{plain_markdown(run.dataset)}** in the workspace `{workspace.root}`; a run opens its report",
+            description=f"Runs on **{plain_markdown(run.dataset)}** in `{workspace.root}`, each a link to its report",
         )
         if run.report:
             text = f"Report of {plain_markdown(run.title)}"

@@ -116,7 +116,7 @@ def planned_flow(plan: Plan, force: Sequence[str] = (), until: str | None = None
 def shown_parameters(plan: Plan) -> dict[str, Any]:
     """What the dashboard says a run is about, in the words of a deployment's form; the whole recipe is in its record."""
     recipe, data = plan.recipe, str(plan.data)
-    shown = {"recipe": recipe.name, "dataset": recipe.dataset.name, "data": data, "kind": recipe.dataset.kind}
+    shown: dict[str, Any] = {"recipe": recipe.name, "dataset": recipe.dataset.name, "data": data, "kind": recipe.dataset.kind}
     shown |= {"workspace": str(plan.workspace.root), "settings": list(plan.settings)}
     return shown | {name: value for name, value in (("name", plan.name), ("note", plan.note)) if value}
 

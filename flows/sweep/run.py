@@ -18,6 +18,7 @@ import yaml
 from rich.markup import escape
 
 from flows.execute import SWEEP_RUN, FlowCall, RunOutcome, cached_outcome, execute, planned_flow, print_step, step_title
+from flows.orchestration.crash_recovery import mark_crashed
 from flows.orchestration.process_lifetime import child_environment
 from flows.plan import Plan
 from flows.sweep.definition import UNTIL, Cell, Sweep, count_stages, mark_impossible, preparation
@@ -213,9 +214,12 @@ def _outputs(cell: Cell, folder: Path) -> tuple[Path, Path]:
 
 
 def _process_result(cell: Cell, code: int, folder: Path) -> SweepResult:
+    from prefect.settings import PREFECT_HOME
+
     out, log = _outputs(cell, folder)
     if code in (0, _QUARANTINED):
         return _cached(cell)
+    mark_crashed(Path(PREFECT_HOME.value()))  # if it was killed: else the sweep's history would wait for its end
     try:
         reason = json.loads(out.read_bytes())["error"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,16 +1,17 @@
 """Executing a plan: as a Prefect flow, with every step printed on the console and the whole run kept on record."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from uuid import UUID, uuid4
 
 from rich.markup import escape
 
 from flows.plan import Plan, runs_like
-from flows.recipe import recipe_text
 from storage.errors import StorageError
 from storage.records import Problem
 from storage.results import read_scores
@@ -22,6 +23,8 @@ from tasks.framework.stage import StageRun, refs_in
 
 _METRICS = ("videos", "diversity", "self_retrieval", "not_computed")
 _T = TypeVar("_T")
+SWEEP_RUN = "LONGTAKE_SWEEP_RUN"
+"""names the flow run of the sweep that a process is a part of"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ def execute(call: FlowCall[_T], inside_flow: bool = False) -> _T:
     """Run a flow here and now and wait until its history is whole: on a server of its own if none is named, or inside the
     flow that calls this."""
     from prefect import flow, tags
+    from prefect.flow_engine import run_flow
     from prefect.settings import PREFECT_HOME
 
     from flows.orchestration.crash_recovery import TAG, noted_runs
@@ -72,13 +76,31 @@ def execute(call: FlowCall[_T], inside_flow: bool = False) -> _T:
     name = call.title.replace("{", "{{").replace("}", "}}")  # Prefect fills parameters into the names of runs
     with nullcontext() if inside_flow else prefect_api(), noted_runs(Path(PREFECT_HOME.value())) as note, tags(TAG):
         before = BEGUN.count
-        prefect_flow = flow(name=call.name, flow_run_name=name, on_running=[note], validate_parameters=False)
-        state: Any = prefect_flow(call.function)(**call.parameters, return_state=True)
+        prefect_flow = flow(name=call.name, flow_run_name=name, on_running=[note], validate_parameters=False)(call.function)
+        state: Any = run_flow(prefect_flow, _part_of_sweep(call, prefect_flow), call.parameters, return_type="state")
         flow_run_id = state.state_details.flow_run_id
         recorded = call.task_runs if state.is_completed() else min(call.task_runs, BEGUN.count - before)
         if flow_run_id and not wait_for_history(flow_run_id, recorded):
             console.print("[yellow]Prefect's history of this run may be incomplete; the results are not affected[/]")
     return state.result(raise_on_failure=True)
+
+
+def _part_of_sweep(call: FlowCall[Any], prefect_flow: Any) -> Any:
+    """The flow run of a process that a sweep started, made as Prefect makes that of a flow inside a flow: with a task run of the
+    sweep's that stands for it. Nothing for other processes."""
+    from prefect import Task
+    from prefect.client.orchestration import get_client
+    from prefect.states import Pending
+
+    sweep = os.environ.get(SWEEP_RUN)
+    if not sweep:
+        return None
+    with get_client(sync_client=True) as client:
+        whole = client.read_flow_run(UUID(sweep))
+        stand_in = client.create_task_run(Task(prefect_flow.fn, name=call.name), whole.id, str(uuid4()), state=Pending())
+        return client.create_flow_run(
+            prefect_flow, parameters=call.parameters, parent_task_run_id=stand_in.id, tags={*whole.tags}, state=Pending()
+        )
 
 
 def planned_flow(plan: Plan, force: Sequence[str] = (), until: str | None = None) -> FlowCall[RunOutcome]:
@@ -87,24 +109,34 @@ def planned_flow(plan: Plan, force: Sequence[str] = (), until: str | None = None
     def pipeline(run: dict[str, Any], until: str | None, force: list[str]) -> Any:
         return final_state(run_plan(plan, title_of(plan)))
 
-    shown = {"recipe": recipe_text(plan.recipe), "workspace": str(plan.workspace.root)}
-    parameters = {"run": shown, "until": until, "force": list(force)}
+    parameters = {"run": shown_parameters(plan), "until": until, "force": list(force)}
     return FlowCall(pipeline, "pipeline", title_of(plan), parameters, len(plan.steps))
+
+
+def shown_parameters(plan: Plan) -> dict[str, Any]:
+    """What the dashboard says a run is about, in the words of a deployment's form; the whole recipe is in its record."""
+    recipe, data = plan.recipe, str(plan.data)
+    shown: dict[str, Any] = {"recipe": recipe.name, "dataset": recipe.dataset.name, "data": data, "kind": recipe.dataset.kind}
+    shown |= {"workspace": str(plan.workspace.root), "settings": list(plan.settings)}
+    return shown | {name: value for name, value in (("name", plan.name), ("note", plan.note)) if value}
 
 
 def final_state(outcome: RunOutcome) -> Any:
     """The state that a flow ends in: completed, with the score and what is suspicious as the message that the dashboard shows."""
     from prefect.states import Completed
 
-    scores = outcome.run.scores
-    score = [f"CIDEr {100 * scores['CIDEr']:.1f}"] if "CIDEr" in scores else []
-    message = "; ".join([*score, *(f"warning: {warning}" for warning in outcome.run.warnings)])
+    message = "; ".join(filter(None, (_score_of(outcome), *(f"warning: {warning}" for warning in outcome.run.warnings))))
     return Completed(message=message or None, data=outcome)
+
+
+def _score_of(outcome: RunOutcome) -> str:
+    scores = outcome.run.scores
+    return f"CIDEr {100 * scores['CIDEr']:.1f}" if "CIDEr" in scores else ""
 
 
 def title_of(plan: Plan, verb: str = "Run") -> str:
     """The name of a run, as a sentence."""
-    about = f"{verb} {plan.recipe.name} on {plan.recipe.dataset.name}"
+    about = f"{f'{plan.name}: ' if plan.name else ''}{verb} {plan.recipe.name} on {plan.recipe.dataset.name}"
     if not plan.to_do:
         return f"{about}: everything is there"
     return f"{about}: {len(plan.to_do)} of {len(plan.steps)} stages, from {plan.to_do[0].label} on"
@@ -114,11 +146,14 @@ def run_plan(plan: Plan, title: str, announce: Callable[[], None] | None = None)
     """Run every step of a plan in order inside a flow, with a record of the run. `announce` is called when everything is
     computed and the run is not yet recorded as done: a run killed between the two announces again."""
     from prefect import tags
+    from prefect.settings import PREFECT_HOME
 
     from flows.orchestration.artifacts import name_run, show_outcome
+    from flows.orchestration.workspace_labels import label_workspace
     from tasks.framework.prefect_task import run_as_task
 
-    labels = {f"recipe:{plan.recipe.name}", f"dataset:{plan.recipe.dataset.name}"}
+    label = label_workspace(Path(PREFECT_HOME.value()), plan.workspace.root)
+    labels = {f"recipe:{plan.recipe.name}", f"dataset:{plan.recipe.dataset.name}", f"workspace:{label}"}
     name_run(title, labels)
     run, computed = new_record(plan), []
     save_run(plan.workspace, run)
@@ -130,7 +165,8 @@ def run_plan(plan: Plan, title: str, announce: Callable[[], None] | None = None)
                 print_step(step, count, did, time.monotonic() - started)
                 computed += [step.label] if did else []
             outcome = _outcome(plan, run, tuple(computed))
-            show_outcome(outcome, next((r for r in runs_like(plan.workspace, plan.recipe) if r.scores), None))
+            show_outcome(outcome, plan.workspace, label)
+            name_run("; ".join(filter(None, (title, _score_of(outcome)))))
             if announce:
                 announce()
     except BaseException as error:

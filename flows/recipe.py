@@ -269,11 +269,6 @@ def load_recipe(name: str, settings: Sequence[str] = (), data: Path | str | None
     return check_recipe(values, where, settings)
 
 
-def recipe_text(recipe: Recipe) -> str:
-    """A recipe as YAML that `load_recipe` reads: what a flow gets that may run on another machine."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
 def recorded_recipe(run: RunRecord) -> Recipe:
     """The recipe of a run as its record has it, with keys that have got another name since under their new names, and without
     those that are no more."""

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.execute import FlowCall, RunOutcome, execute, run_plan
+from flows.execute import FlowCall, RunOutcome, execute, run_plan, shown_parameters
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan, runs_like
-from flows.recipe import Recipe, recipe_text
+from flows.recipe import Recipe
 from storage.catalogue import Changes
 from storage.files.folder_fingerprint import folder_fingerprint
 from storage.workspace import Completion, Workspace
@@ -119,7 +119,7 @@ def refresh_recipe(recipe: Recipe, workspace: Workspace, retrain_after: int) -> 
     changes = find_changes(recipe, workspace)
     if not changes.any:
         return Refreshed(changes, None, False)
-    parameters = {"run": {"recipe": recipe_text(recipe), "workspace": str(workspace.root)}, "retrain_after": retrain_after}
+    parameters = {"run": shown_parameters(changes.plan), "retrain_after": retrain_after}
 
     def planned_refresh(run: dict[str, Any], retrain_after: int) -> Refreshed:
         return refresh(changes, retrain_after)

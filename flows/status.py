@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import command_line
-from flows.cli.printing import SPLIT_DERIVED, out, print_next, print_problems, print_warnings, readable_size
+from flows.cli.printing import SPLIT_DERIVED, out, print_next, print_problems, print_table, print_warnings, readable_size
 from flows.pipeline import plan_pipeline
 from flows.plan import Plan
 from flows.recipe import Recipe, shipped_recipes
@@ -160,7 +160,7 @@ def _print_steps(plan: Plan) -> None:
         count = f"{step.completion.ref.count:,}" if step.completion else ""
         took = f"{step.completion.seconds:.1f} s" if step.completion else ""
         table.add_row(escape(step.label), state, count, took, escape(step.reason))
-    out.print(table)
+    print_table(table, "why")
 
 
 def _print_runs(runs: Sequence[RunRecord], workspace: Workspace) -> None:
@@ -172,7 +172,7 @@ def _print_runs(runs: Sequence[RunRecord], workspace: Workspace) -> None:
         state = f"[{_RUN_COLOURS.get(run.state, 'yellow')}]{escape(run_state(run, workspace))}[/]"
         quarantined = f"[yellow]{run.quarantined}[/]" if run.quarantined else "0"
         table.add_row(run.short_id, escape(run.recipe_name), escape(run.dataset), state, *scores, quarantined)
-    out.print(table)
+    print_table(table)
     for run in runs:
         about = [f"'{run.name}'"] if run.name else []
         about += [run.note] if run.note else []

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import DEFAULT_WORKSPACE, QUARANTINED, DataOption, JsonOption, KindOption, WorkspaceOption, existing
-from flows.cli.printing import err, out, print_problems, readable_size
+from flows.cli.printing import err, out, print_problems, print_table, readable_size
 from storage.records import Problem
 from storage.workspace import Workspace
 
@@ -80,16 +80,16 @@ def list_features(workspace: WorkspaceOption = DEFAULT_WORKSPACE, as_json: JsonO
     if as_json:
         out.print_json(data=rows)
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("store", "videos", "per video", "size"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("made by")
+    table = Table("store", "videos", "per video", "size", "made by", box=None, padding=(0, 2, 0, 0))
     for row in rows:
         shape = f"{row['shape']} {row['dtype']}".replace("'", "")
         made_by = escape(row["words"]) + (f"; {row['damaged']:,} from damaged videos" if row["damaged"] else "")
         size = readable_size(row["bytes"])
         table.add_row(escape(row["store"]), f"{row['videos']:,}", escape(shape), size, made_by)
-    out.print(table if rows else "no features yet; 'longtake run' extracts them, 'longtake features import' brings yours")
+    if rows:
+        print_table(table, "made by")
+    else:
+        out.print_line("no features yet; 'longtake run' extracts them, 'longtake features import' brings yours")
 
 
 @features_app.command("show")

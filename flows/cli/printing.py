@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from storage.records import Problem
 from tasks.framework.progress import PlainConsole
@@ -17,6 +19,7 @@ if TYPE_CHECKING:  # importing it would load torch before the first line of help
 SPLIT_DERIVED = "split_derived"  # no problem: what was done with videos that have no split
 FEW = 30
 """below so many videos, scores have no interval and differences no significance that means anything"""
+_PROSE_WIDTH = 16
 out = PlainConsole()
 err = PlainConsole(stderr=True)
 
@@ -31,11 +34,25 @@ def print_outcome(outcome: RunOutcome) -> None:
         shown.pop("CIDEr-D", None)  # one number under both names
         table = Table(*shown, title=f"{run.title}: scores", title_justify="left")
         table.add_row(*shown.values())
-        out.print(table)
+        print_table(table)
         _print_metrics(outcome.metrics)
     print_warnings(run.warnings)
     if run.report:
         out.print_line(f"Report: {run.report}")
+
+
+def print_table(table: Table, *prose: str) -> None:
+    """Print a table whose cells can be copied: columns of `prose` are wrapped between words, the others not at all. Where a
+    terminal is too narrow for that, the lines are longer than it, and its own to wrap."""
+    for column in table.columns:
+        column.no_wrap = column.header not in prose
+        column.min_width = None if column.no_wrap else _PROSE_WIDTH
+    needed = Measurement.get(out, out.options.update(width=10_000), table).minimum
+    options = out.options.update(width=max(needed, out.width))
+    for line in out.render_lines(table, options, pad=False):
+        text = Text.assemble(*((part.text, part.style or "") for part in line))
+        text.rstrip()  # else what only fills a long line would wrap as an empty one
+        out.print(text, highlight=False, soft_wrap=True)
 
 
 def print_warnings(warnings: Sequence[str]) -> None:

@@ -194,6 +194,7 @@ def dashboard(port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 
     err.print("[dim]starting Prefect's server[/]")
     with served(Path(PREFECT_HOME.value()), port) as url:
         out.print_line(f"dashboard at {url}")
+        out.print_line("Scores, leaderboards and reports are on its page Artifacts.")
         out.print_line("Runs that you start now appear there; a worker needs:")
         out.print_line(f"  export PREFECT_API_URL={url}/api")
         try:

@@ -5,7 +5,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import JsonOption, RecipeArgument, SetOption
-from flows.cli.printing import out, print_next
+from flows.cli.printing import out, print_next, print_table
 
 recipe_app = typer.Typer(help="One recipe: all of its values, each explained.", no_args_is_help=True)
 
@@ -24,7 +24,7 @@ def recipes(as_json: JsonOption = False) -> None:
         if row["published"]:
             about += f"\n[dim]{escape(published_line(row['published'][-1]))}[/]"
         table.add_row(f"[bold]{escape(row['name'])}[/]", row["dataset"], row["captioner"], about)
-    out.print(table)
+    print_table(table, "what it does")
     print_next(
         ("longtake recipe show NAME", "prints all of its values, each explained"),
         ("longtake run NAME --data FOLDER --dry-run", "says what it would do; 'longtake demo NAME' for the demo's"),

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import JsonOption
-from flows.cli.printing import FEW, out
+from flows.cli.printing import FEW, out, print_table
 from storage.errors import UsageError
 
 if TYPE_CHECKING:  # importing them would load torch before the first line of help
@@ -62,14 +62,14 @@ def _print_comparison(found: Comparison) -> None:
             table.add_row(name, *shown, *_difference(found.differences.get(name))[: len(more)])
         else:
             table.add_row(name, *shown, *(() if few else [_range(first.intervals.get(name))]))
-    out.print(table)
+    print_table(table)
     if few:
         what = "intervals and significance" if rest else "intervals"
         out.print_line(f"[yellow]{first.items} items are too few[/] for {what}, which mean something from {FEW} on")
     counts = Table("captions", *map(escape, names))
     for name in first.diversity:
         counts.add_row(name, *(_diversity(name, scored) for scored in found.scored))
-    out.print(counts)
+    print_table(counts)
     for scored in found.scored if rest else [first]:
         for name, why in scored.not_computed.items():
             of = f" of {Path(scored.predictions).name}" if rest else ""

@@ -1,6 +1,7 @@
 """The commands `longtake status` and `longtake doctor`: how things stand, and what to type next."""
 
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import DEFAULT_WORKSPACE, DataOption, JsonOption, KindOption, SetOption, WorkspaceOption, existing
-from flows.cli.printing import out, print_next
+from flows.cli.printing import out, print_next, print_table
 from storage.workspace import Workspace
 
 _TRY = ("longtake demo", "tries everything on a drawn world")
@@ -32,11 +33,12 @@ def doctor(
     if as_json:
         out.print_json(data=[{"what": f.what, "found": f.found, "fine": f.fine, "remedy": f.remedy} for f in findings])
     else:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        width = max(len(f.what) for f in findings)
         for f in findings:
             mark = "[green]✓[/]" if f.fine else "[red]✗[/]"
-            table.add_row(mark, f.what, escape(f.found) + (f"\n[yellow]{escape(f.remedy)}[/]" if f.remedy else ""))
-        out.print(table)
+            found = [escape(line) for line in _lines(f.found, width)]
+            remedy = [f"[yellow]{escape(line)}[/]" for line in _lines(f.remedy, width)]
+            out.print_line(f"{mark}  {escape(f.what.ljust(width))}  " + f"\n{'':{width + 5}}".join([*found, *remedy]))
     broken = [f for f in findings if not f.fine]
     if broken:
         if not as_json:
@@ -46,6 +48,12 @@ def doctor(
         known = (workspace.expanduser() / "workspace.json").is_file()
         out.print("[green]All is well.[/]")
         print_next(_LOOK if known else _TRY)
+
+
+def _lines(text: str, margin: int) -> list[str]:
+    """Text in lines that fit the terminal beside a margin. Paths and addresses stay whole, to be copied."""
+    room = max(out.width - margin - 5, 30)
+    return wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
 
 def _gpu_selftest(as_json: bool) -> None:
@@ -58,11 +66,11 @@ def _gpu_selftest(as_json: bool) -> None:
     else:
         cards = [f"{card['name']}, {card['gigabytes']:g} GiB" for card in report["machine"]["cards"]]
         out.print_line(escape(f"{'; '.join(cards) or 'no GPU'}; torch {report['machine']['torch']}"))
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table = Table("", "what", "found", box=None, show_header=False, padding=(0, 2, 0, 0))
         marks = {True: "[green]✓[/]", False: "[red]✗[/]", None: ""}
         for check in report["checks"]:
             table.add_row(marks[check["passed"]], check["what"], escape(check["found"]))
-        out.print(table)
+        print_table(table, "found")
         for left_out in report["left_out"]:
             out.print_line(f"[dim]left out: {escape(left_out)}[/]")
         out.print(f"[red]{failed} failed[/]" if failed else "[green]All is well.[/]")

@@ -21,7 +21,7 @@ from flows.cli.options import (
     VerboseOption,
     WorkspaceOption,
 )
-from flows.cli.printing import err, out, print_next
+from flows.cli.printing import err, out, print_next, print_table
 from storage.workspace import Workspace
 
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
@@ -97,7 +97,7 @@ def sweeps(as_json: JsonOption = False) -> None:
     for name, read in found.items():
         about = escape(" ".join(read.description.split()))
         table.add_row(f"[bold]{escape(name)}[/]", escape(read.recipe), str(len(read.variants)), about)
-    out.print(table)
+    print_table(table, "what it compares")
     print_next(("longtake sweep NAME --dry-run", "says which run would compute what"))
 
 
@@ -110,15 +110,12 @@ def _print_sweep(sweep: Sweep, results: Sequence[SweepResult]) -> None:
     names = [*headings(rows), *AFTER]
     out.print_line(f"[bold]{escape(sweep.name)}[/] ({escape(sweep.recipe)})")
     for wanted in ([n for n in names if n in main], [n for n in names if n not in main]):
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("variant", overflow="fold")
-        for heading in wanted:
-            table.add_column(heading, no_wrap=True)
+        table = Table("variant", *wanted, box=None, padding=(0, 2, 0, 0))
         for row in rows:
             cells = dict(zip(names, table_cells(row, headings(rows)), strict=True))
             name = f"[bold green]{escape(row.variant)} *[/]" if row.best else escape(row.variant)
             table.add_row(name, *(cells[heading] for heading in wanted))
-        out.print(table)
+        print_table(table, "variant")
     out.print("[dim]mean ± standard deviation over seeds; * highest CIDEr; Δ to the first variant, seed by seed[/]")
     for failure in failures(results):
         out.print_line(f"[red]failed:[/] {escape(failure)}")
@@ -144,7 +141,7 @@ def _print_cells(asked: Sweep, space: Workspace, as_json: bool) -> None:
     for row in rows:
         to_do = escape(", ".join(row["to_do"])) or "[green]nothing[/]"
         table.add_row(escape(row["variant"]), str(row["seed"]), "[red]impossible[/]" if row["why_not"] else to_do)
-    out.print(table)
+    print_table(table, "variant", "stages to do")
     for variant, why in {row["variant"]: row["why_not"] for row in rows if row["why_not"]}.items():
         out.print_line(f"[red]{escape(variant)}:[/] {escape(why)}")
     out.print_line(escape(str(counts)))

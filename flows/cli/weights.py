@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from flows.cli.options import JsonOption
 from flows.cli.printing import out, print_next
@@ -29,12 +28,13 @@ def list_(
     if as_json:
         out.print_json(data=[row.to_json() for row in rows])
         return
-    table = Table("net", "state", "file", "sha256", "from", box=None, padding=(0, 2, 0, 0))
-    table.columns[-1].overflow = "fold"  # an address must stay whole to be of use
-    for row in rows:
-        net = escape(row.net) + (f" [dim]({escape(', '.join(row.wanted_by))})[/]" if row.wanted_by else "")
-        table.add_row(net, _MARKS[row.state], escape(row.file), row.sha256[:16] or "not known", escape(row.source))
-    out.print(table if rows else "this recipe wants no pretrained weights")
+    for row in rows:  # lines and no table: names, addresses and hashes can then be copied in a terminal of any width
+        wanted_by = f" [dim]({escape(', '.join(row.wanted_by))})[/]" if row.wanted_by else ""
+        out.print_line(f"[bold]{escape(row.net)}[/]  {_MARKS[row.state]}{wanted_by}")
+        out.print_line(f"  file  {escape(row.file)}  [dim]sha256 {row.sha256[:16] or 'not known'}[/]")
+        out.print_line(f"  from  {escape(row.source)}")
+    if not rows:
+        out.print_line("this recipe wants no pretrained weights")
     if any(row.state == "missing" for row in rows):
         out.print_line(
             "A run fetches what is missing; without a network, bring the file and run 'longtake weights import FILE --net NET'."

@@ -8,11 +8,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -27,8 +27,9 @@ class SecurityMiddleware:
     An IP address is nobody's name, so any is accepted: behind a port mapping the address that people type is not one of
     ours. Starlette's TrustedHostMiddleware cannot express that, lets a second Host header pass and names no remedy."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, names: Iterable[str] = (), policy: str = PAGE_POLICY) -> None:
         self.app = app
+        self.headers = {**HEADERS, "Content-Security-Policy": policy}
         self.names = {name.lower() for name in names} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +39,7 @@ class SecurityMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(self.headers)
             await send(message)
 
         reason = self._refusal(Headers(scope=scope))
@@ -49,7 +50,7 @@ class SecurityMiddleware:
         hosts = headers.getlist("host")
         name = _hostname(f"//{hosts[0]}") if len(hosts) == 1 else ""
         if name not in self.names and not _is_address(name):
-            return "this server is not called that; open it by its address, or start it with --allow-host NAME"
+            return "this server is not called that; open it by its address, or start 'longtake serve' with --allow-host NAME"
         if "origin" in headers and _hostname(headers["origin"]) != name:
             return "a page from elsewhere may not ask this server"
         return ""

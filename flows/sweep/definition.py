@@ -230,7 +230,9 @@ def plan_sweep(sweep: Sweep, workspace: Workspace, dry_run: bool = False) -> lis
             for seed in range(sweep.seeds):
                 seeded = with_seed(recipe, seed)
                 named = seeded.model_copy(update={"name": _run_name(recipe.name, variant, sweep.settings, seed)})
-                cells.append(Cell(variant, seed, plan_pipeline(named, workspace, until=UNTIL)))
+                cell = Cell(variant, seed, plan := plan_pipeline(named, workspace, until=UNTIL))
+                plan.name = cell.title
+                cells.append(cell)
         except LongtakeError as error:
             errors.append(error)
             cells += [Cell(variant, seed, None, str(error)) for seed in range(sweep.seeds)]

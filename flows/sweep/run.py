@@ -17,7 +17,8 @@ from typing import Any
 import yaml
 from rich.markup import escape
 
-from flows.execute import FlowCall, RunOutcome, cached_outcome, execute, planned_flow, print_step, step_title
+from flows.execute import SWEEP_RUN, FlowCall, RunOutcome, cached_outcome, execute, planned_flow, print_step, step_title
+from flows.orchestration.crash_recovery import mark_crashed
 from flows.orchestration.process_lifetime import child_environment
 from flows.plan import Plan
 from flows.sweep.definition import UNTIL, Cell, Sweep, count_stages, mark_impossible, preparation
@@ -40,23 +41,34 @@ def run_sweep(sweep: Sweep, cells: Sequence[Cell], workspace: Workspace, jobs: i
         write_results(sweep, workspace, results)
         return results
 
+    title = f"Sweep {sweep.name}: {len(cells)} runs"
+
     def planned_sweep(sweep: dict[str, Any], workspace: str, jobs: int) -> list[SweepResult]:
         return run_cells(jobs)
 
-    run_cells = partial(_run_cells, sweep, list(cells), workspace)
-    parameters = {"sweep": asdict(sweep) | {"data": str(sweep.data)}, "workspace": str(workspace.root), "jobs": jobs}
-    title = f"Sweep {sweep.name}: {len(cells)} runs"
+    run_cells = partial(_run_cells, sweep, list(cells), workspace, title)
+    shown = asdict(sweep) | {"data": str(sweep.data), "variants": {each.name: list(each.settings) for each in sweep.variants}}
+    parameters = {"sweep": shown, "workspace": str(workspace.root), "jobs": jobs}
     return execute(FlowCall(planned_sweep, "sweep", title, parameters, len(preparation(cells))))
 
 
-def _run_cells(sweep: Sweep, cells: list[Cell], workspace: Workspace, jobs: int) -> list[SweepResult]:
+def _run_cells(sweep: Sweep, cells: list[Cell], workspace: Workspace, title: str, jobs: int) -> list[SweepResult]:
     """Inside the flow: all runs of a sweep, in their order."""
-    folder = sweep_folder(sweep, workspace)
-    cells, failed = _prepare(cells, folder)
-    progress = _SweepProgress(sweep, workspace, cells, failed)
-    with shared_meteor():  # Java loads once for the runs of this process
+    from prefect import tags
+    from prefect.settings import PREFECT_HOME
+
+    from flows.orchestration.artifacts import name_run, show_sweep
+    from flows.orchestration.workspace_labels import label_workspace
+
+    folder, label = sweep_folder(sweep, workspace), label_workspace(Path(PREFECT_HOME.value()), workspace.root)
+    labels = {f"sweep:{sweep.name}", f"workspace:{label}"}
+    name_run(title, labels)
+    with tags(*labels), shared_meteor():  # Java loads once for the runs of this process
+        cells, failed = _prepare(cells, folder)
+        progress = _SweepProgress(sweep, workspace, cells, failed)
         for cell, result in _run_here(progress, folder) if jobs == 1 else _run_in_processes(progress, folder, jobs):
             progress.record(cell, result)
+    show_sweep(sweep, progress.results, title, label)
     return progress.results
 
 
@@ -172,16 +184,18 @@ def _plan(cell: Cell) -> Plan:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, with the address of the Prefect server that it uses; a process that gets it ends with this one."""
+    """That of this process, with the Prefect server that it uses and the sweep's flow run, which a run becomes a part of; a
+    process that gets it ends with this one."""
     from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
 
     with get_client(sync_client=True) as client:
-        return child_environment({**os.environ, "PREFECT_API_URL": str(client.api_url)})
+        return child_environment({**os.environ, "PREFECT_API_URL": str(client.api_url), SWEEP_RUN: str(flow_run.id)})
 
 
 def _start(cell: Cell, folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     recipe = write_recipe(cell, folder)
-    command = [sys.executable, "-P", "-m", "flows.cli", "run", str(recipe), "--until", UNTIL, "--json"]
+    command = [sys.executable, "-P", "-m", "flows.cli", "run", str(recipe), "--until", UNTIL, "--json", f"--name={cell.title}"]
     out, log = _outputs(cell, folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     with out.open("wb") as stdout, log.open("wb") as stderr:
@@ -200,9 +214,12 @@ def _outputs(cell: Cell, folder: Path) -> tuple[Path, Path]:
 
 
 def _process_result(cell: Cell, code: int, folder: Path) -> SweepResult:
+    from prefect.settings import PREFECT_HOME
+
     out, log = _outputs(cell, folder)
     if code in (0, _QUARANTINED):
         return _cached(cell)
+    mark_crashed(Path(PREFECT_HOME.value()))  # if it was killed: else the sweep's history would wait for its end
     try:
         reason = json.loads(out.read_bytes())["error"]
     except (OSError, ValueError, KeyError, TypeError):

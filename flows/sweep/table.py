@@ -118,7 +118,7 @@ def write_results(sweep: Sweep, workspace: Workspace, results: Sequence[SweepRes
     folder = sweep_folder(sweep, workspace)
     write_json(folder / "sweep.json", sweep_json(sweep, results))
     write_text(folder / "sweep.csv", _csv(results))
-    write_text(folder / "sweep.md", _markdown(sweep, results))
+    write_text(folder / "sweep.md", sweep_markdown(sweep, results))
     return folder
 
 
@@ -192,7 +192,7 @@ def failures(results: Sequence[SweepResult]) -> list[str]:
     return [f"{'; '.join(named)}: {why}" for why, named in runs.items()]
 
 
-def _markdown(sweep: Sweep, results: Sequence[SweepResult]) -> str:
+def sweep_markdown(sweep: Sweep, results: Sequence[SweepResult]) -> str:
     rows = variant_rows(sweep, results)
     names = headings(rows)
     wanted = len(sweep.variants) * sweep.seeds

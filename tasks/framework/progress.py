@@ -72,9 +72,12 @@ class ProgressBar:
             update_progress_artifact(artifact_id=self._artifact, progress=percent, description=f"{self.label}: {text}")
 
     def close(self) -> None:
+        """What is finished leaves Prefect's pages: its task run says how long it took. The bar of a stage that failed stays."""
         if self._artifact:
-            seconds = time.monotonic() - self._started
-            self._update_artifact(f"{self.count} of {self.total} {self.unit} in {seconds:.0f} s")
+            from prefect.client.orchestration import get_client
+
+            with get_client(sync_client=True) as client:
+                client.delete_artifact(self._artifact)
 
 
 @contextmanager
@@ -148,8 +151,7 @@ class CurveArtifact:
         rows = [{name: _rounded(point.get(name, "")) for name in columns} for point in curve]
         if self._artifact is None:
             description = f"The curve of **{self.label}**: one row per epoch, the newest at the end"
-            key = _artifact_key(f"{self.label} curve")
-            self._artifact = cast(UUID, create_table_artifact(table=rows, key=key, description=description))
+            self._artifact = cast(UUID, create_table_artifact(table=rows, description=description))
         else:
             with get_client(sync_client=True) as client:
                 client.update_artifact(artifact_id=self._artifact, artifact=ArtifactUpdate(data=json.dumps(rows)))
@@ -169,15 +171,11 @@ def _in_prefect_task() -> bool:
     return TaskRunContext.get() is not None
 
 
-def _artifact_key(label: str) -> str:
-    """Prefect allows letters, digits and dashes."""
-    return "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-")
-
-
 def _start_artifact(label: str) -> UUID | None:
-    """A progress artifact in Prefect, if this code runs inside a Prefect task."""
+    """A progress artifact in Prefect, if this code runs inside a Prefect task. Like curves it has no key: it is on the page of
+    its run, and does not bury the scores among all artifacts."""
     if not _in_prefect_task():
         return None
     from prefect.artifacts import create_progress_artifact
 
-    return cast(UUID, create_progress_artifact(progress=0.0, key=_artifact_key(label), description=label))
+    return cast(UUID, create_progress_artifact(progress=0.0, description=label))

@@ -13,11 +13,15 @@ import yaml
 from flows.demo import recipe_with_data
 from flows.execute import title_of
 from flows.orchestration.deployments import DEPLOYMENTS, DeploymentTarget, deployment_of
-from flows.recipe import load_recipe, recipe_text
+from flows.recipe import Recipe, load_recipe
 from storage.errors import LongtakeError
 from storage.workspace import Workspace
 from tasks.extraction.extractors import find_source
 from tests.flows.toy_place import Place, recipe_on
+
+
+def recipe_text(recipe: Recipe) -> str:
+    return yaml.safe_dump(recipe.model_dump(mode="json"))
 
 
 def test_a_recipe_given_as_text_is_the_same_recipe(tmp_path: Path) -> None:

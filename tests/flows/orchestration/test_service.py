@@ -166,7 +166,7 @@ def test_a_changing_data_set_is_refreshed_and_trained_on_by_events(site: Site, w
     site.api.post(f"/deployments/{deployment}/create_flow_run", json={}).raise_for_status()
     assert site.finished("pipeline", 0)["name"].startswith("Run service on clips: ")
     artifacts = {found["key"] for found in site.api.post("/artifacts/filter", json={}).json()}
-    assert {"scores-service-clips", "report-service-clips"} <= artifacts
+    assert {"scores-w-service-clips", "report-w-service-clips", "leaderboard-w-clips"} <= artifacts
 
     watcher = [sys.executable, "-m", "flows.cli", "refresh", recipe, "--data", data, "-w", workspace]
     with running([*watcher, "--watch", 2, "--announce"], site.logs / "watcher.log", site.environment):

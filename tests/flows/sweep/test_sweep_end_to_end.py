@@ -44,7 +44,13 @@ def test_a_sweep_makes_what_is_missing_and_lists_what_fails(environment: dict[st
     with sqlite3.connect(Path(environment["PREFECT_HOME"]) / "prefect.db") as database:
         whole = database.execute("select name from flow").fetchall()
         parts = database.execute("select count(*) from flow_run where parent_task_run_id is not null").fetchone()
+        names = [name for (name,) in database.execute("select name from flow_run where parent_task_run_id is not null")]
     assert ("sweep",) in whole and parts[0] == 3, "one run was there; three were parts of the sweep's flow"
+    assert {name.partition(":")[0] for name in names} == {
+        "learning_rate=0.0005, seed 1",
+        "learning_rate=1e30, seed 0",
+        "learning_rate=1e30, seed 1",
+    }
 
     recipe = next((folder / "recipes").glob("*.s1.yaml"))
     planned = command("run", str(recipe), "-w", str(place.workspace.root), "--dry-run", "--json")
@@ -68,6 +74,13 @@ def test_two_at_a_time_give_the_same_bits_and_a_stopped_sweep_goes_on(
     assert len(trained(place)) < 5
     done = subprocess.run([*asked, "--jobs", "2"], env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
+    with sqlite3.connect(Path(environment["PREFECT_HOME"]) / "prefect.db") as database:
+        parts = database.execute(
+            "select tags from flow_run where parent_task_run_id is not null and name like 'learning_rate=0.002,%'"
+        )
+        assert all("sweep:toy" in json.loads(tags) for (tags,) in parts.fetchall()), (
+            "processes of their own are parts of the sweep too"
+        )
     side_by_side = trained(place)
     assert len(side_by_side) == 5
     scores = json.loads(done.stdout)["results"]

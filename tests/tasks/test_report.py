@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from storage.results import read_captions
 from tasks.report import PageOptions, ReportOptions, report
-from tasks.reporting.charts import plain_number
 from tasks.reporting.frame_images import read_frame_images
 from tests.tasks.toy_run import ToyRun
 

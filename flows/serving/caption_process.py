@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.caption import VideoCaptioner
 from flows.cli.caption_lines import lines_of
-from flows.serving.sample import test_clip
+from flows.serving.sample import clip_of_test_split
 from flows.serving.schemas import TEXT_FORMATS
 from storage.errors import BadMedia, LongtakeError, UsageError
 from storage.media.shots import ShotOptions
@@ -44,7 +44,7 @@ def main(workspace: str, run: str | None, own_sample: bool) -> None:
         return
     record = captioner.run
     metadata = {"run": record.id, "recipe": record.recipe_name, "dataset": record.dataset}
-    send(metadata | {"trained_at": record.finished_at, "sample": test_clip(captioner) if own_sample else None})
+    send(metadata | {"trained_at": record.finished_at, "sample": clip_of_test_split(captioner) if own_sample else None})
     for line in sys.stdin:
         send(answer(captioner, **json.loads(line)))
 

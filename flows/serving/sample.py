@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the server's process does without torch
     from flows.caption import VideoCaptioner
 
 
-def test_clip(captioner: VideoCaptioner) -> dict[str, Any] | None:
+def clip_of_test_split(captioner: VideoCaptioner) -> dict[str, Any] | None:
     """A whole file of the test split with what people wrote of it; None if there is none on this machine."""
     run, workspace = captioner.run, captioner.trained.workspace
     done = workspace.done(*run.results["catalogue"][0]) if "catalogue" in run.results else None

@@ -44,8 +44,8 @@ class CaptionWorker:
             await self._started()
 
     async def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The captions of a file: `request` are the arguments of `caption_process.answer`. Requests wait for each other; `seconds`
-        count from when this one starts."""
+        """The captions of a file: `request` are the arguments of `caption_process.answer`. Requests wait for each other;
+        `seconds` count from when this one starts."""
         async with self._lock:
             process = await self._started()
             assert process.stdin is not None and process.stdout is not None

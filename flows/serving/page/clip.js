@@ -1,6 +1,8 @@
 // One captioned clip, or one shot of a film, in the markup of a report: attention_strip.js brings its words to life.
 import { $, clock, make } from "./dom.js";
 
+const SLACK = 0.02; // seconds
+
 // Show a clip in its card; `seek` takes the second of a frame that is chosen, and is null where nothing can be played.
 export function showClip(card, clip, seek) {
   $(".result", card).hidden = false;
@@ -41,13 +43,15 @@ export function showClip(card, clip, seek) {
   choose(clip.n_best.find((candidate) => candidate.caption === clip.caption));
 }
 
+// Whether a clip is on display at this second; players round.
+export const isOn = (clip, seconds) => seconds + SLACK >= clip.start && seconds + SLACK < clip.end;
+
 // Mark the frame that is on display at this second, where the clip is.
 export function markFrame(card, clip, seconds) {
   let now = null;
-  const inside = seconds >= clip.start && seconds < clip.end + 0.05;
   for (const item of card.querySelectorAll(".frames li")) {
     item.classList.remove("now");
-    if (inside && (now === null || Number(item.dataset.time) <= seconds + 0.02)) now = item;
+    if (isOn(clip, seconds) && (now === null || Number(item.dataset.time) <= seconds + SLACK)) now = item;
   }
   now?.classList.add("now");
 }
@@ -98,7 +102,8 @@ function perPosition(attention, clip) {
   });
 }
 
+// 12.3 %, 0.020 %
 function probability(logProb) {
   const percent = 100 * Math.exp(logProb);
-  return percent >= 0.1 ? `${percent.toFixed(1)} %` : `e^${logProb.toFixed(1)}`;
+  return percent < 1e-4 ? "< 0.0001 %" : `${percent >= 1 ? percent.toFixed(1) : Number(percent.toPrecision(2)).toFixed(1 - Math.floor(Math.log10(percent)))} %`;
 }

@@ -1,5 +1,5 @@
 // The page to try a run: files are sent one after the other, and every text from the server becomes a text node, never markup.
-import { markFrame, showClip } from "./clip.js";
+import { isOn, markFrame, showClip } from "./clip.js";
 import { $, clock, make } from "./dom.js";
 import { Player } from "./player.js";
 
@@ -13,7 +13,8 @@ async function loadRun() {
   $("#address").textContent = location.origin;
   const answer = await fetch("/api/run");
   limits = await answer.json();
-  $("#run").textContent = `${limits.recipe} on ${limits.dataset}, run ${limits.run}`;
+  $("#run").textContent = `${limits.recipe} on ${limits.dataset}, run ${limits.run.slice(-6)}`;
+  $("#run").title = limits.run;
   $("#limits").textContent = `up to ${limits.megabytes} MB and ${limits.seconds} seconds of work`;
   $("#about-sample").textContent = limits.sample.about;
   $("#sample").disabled = false;
@@ -25,13 +26,23 @@ let queue = loadRun().catch((error) => { $("#run").textContent = `the server doe
 function enqueue(file, truth = []) {
   const card = $("#card").content.firstElementChild.cloneNode(true);
   $(".clip-id", card).textContent = file.name;
-  if (truth.length) {
-    $(".references", card).hidden = false;
-    $(".references ul", card).append(...truth.map((text) => make("li", "", text)));
-  }
+  if (truth.length) showReferences(card, truth);
   $("#cards").prepend(card);
   const film = { file, card, shown: null, player: null };
   request(film, false);
+}
+
+// What people wrote of a sample: some of it, the rest on request, as in a report.
+function showReferences(card, texts) {
+  const [some, rest] = [texts.slice(0, 3), texts.slice(3)].map((few) => {
+    const list = make("ul");
+    list.append(...few.map((text) => make("li", "", text)));
+    return list;
+  });
+  const more = make("details");
+  more.append(make("summary", "", `${texts.length - 3} more`), rest);
+  $(".references", card).hidden = false;
+  $(".references", card).append(some, ...(texts.length > 3 ? [more] : []));
 }
 
 // Ask for the captions of a file, as a whole or shot by shot, once it is its turn.
@@ -56,6 +67,7 @@ function refuse(card, reason) {
 async function caption(film, shots) {
   const { file, card } = film;
   if (file.size > 1e6 * limits.megabytes) return refuse(card, `it is larger than ${limits.megabytes} MB; use 'longtake caption' instead`);
+  film.player ??= new Player($(".player", card), file, (seconds) => follow(film, seconds));
   setState(card, shots ? "looking for shots" : "captioning");
   for (let attempt = 0; attempt < RETRIES; attempt += 1) {
     const body = new FormData();
@@ -78,7 +90,6 @@ function show(film, result, shots) {
   $(".state", card).classList.toggle("bad", result.problems.length > 0);
   const parts = `${result.clips.length} shot${result.clips.length > 1 ? "s" : ""}, `;
   $(".details", card).textContent = `${result.duration.toFixed(1)} s, ${shots ? parts : ""}captioned in ${result.seconds.toFixed(1)} s`;
-  film.player ??= new Player($(".player", card), film.file, (seconds) => follow(film, seconds));
   film.result = result;
   const list = $(".shots", card);
   list.hidden = result.clips.length < 2;
@@ -120,10 +131,7 @@ function choose(film, clip) {
 function follow(film, seconds) {
   if (!film.shown) return;
   markFrame(film.card, film.shown, seconds);
-  shotButtons(film).forEach((button, n) => {
-    const { start, end } = film.result.clips[n];
-    button.classList.toggle("now", seconds >= start && seconds < end);
-  });
+  shotButtons(film).forEach((button, n) => button.classList.toggle("now", isOn(film.result.clips[n], seconds)));
 }
 
 function showTools(film, shots) {

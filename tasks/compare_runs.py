@@ -178,7 +178,8 @@ def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
 def _recalls(run: _Run, first: _Run, places: str) -> dict[str, Difference]:
     """R@K -> the paired difference, where both runs ranked the same videos."""
     ours, others = (each.metrics.get(places) or {} for each in (run, first))
-    return compare_recalls(ours, others, RANKS) if ours and ours.keys() == others.keys() else {}
+    ranks = [rank for rank in RANKS if rank < len(ours)]  # R@5 of 5 videos is always 100 %
+    return compare_recalls(ours, others, ranks) if ranks and ours.keys() == others.keys() else {}
 
 
 def _clips(runs: Sequence[_Run]) -> list[pages.ComparedClip]:

@@ -151,7 +151,7 @@ def _scale(score: Score, page: ReportPage) -> dict[str, Any] | None:
         return None
     theirs = [(row.name, row.scores[score.name]) for row in page.published if score.name in row.scores]
     low, high = score.interval or (score.value, score.value)
-    top = _round_up(max([high, score.value, *(value for _, value in theirs)]))
+    top = _round_up(max([1.0, high, score.value, *(value for _, value in theirs)]))
     ticks = [(name, value, value / top) for name, value in theirs]
     return {"low": max(low, 0) / top, "high": high / top, "value": score.value / top, "ticks": ticks}
 
@@ -160,11 +160,11 @@ def _span(scores: Sequence[Score]) -> tuple[float, float]:
     """The range that shows all these scores with their intervals, a little wider."""
     edges = [edge for score in scores for edge in (score.value, *(score.interval or ())) if math.isfinite(edge)]
     low, high = (min(edges), max(edges)) if edges else (0.0, 1.0)
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    room = max(0.06 * (high - low), 0.5)
     return low - room, high + room
 
 
 def _round_up(value: float) -> float:
     """A round number that is not below the value: 1, 2, 5 times a power of ten, or 1.5 or 3."""
-    power = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    power = 10.0 ** math.floor(math.log10(value))
     return power * next((nice for nice in (1, 1.5, 2, 3, 5) if nice * power >= value), 10)

@@ -26,7 +26,7 @@ export function showClip(card, clip, seek) {
   $(".frames", card).replaceChildren(...frames);
   const buttons = clip.n_best.map((candidate) => {
     const button = make("button");
-    button.append(make("span", "words", candidate.caption || "(no words)"), make("span", "probability", probability(candidate.log_prob)));
+    button.append(make("span", "words", candidate.caption || "(no words)"), make("span", "log-prob", candidate.log_prob.toFixed(2).replace("-", "−")));
     button.addEventListener("click", () => choose(candidate));
     return button;
   });
@@ -102,8 +102,3 @@ function perPosition(attention, clip) {
   });
 }
 
-// 12.3 %, 0.020 %
-function probability(logProb) {
-  const percent = 100 * Math.exp(logProb);
-  return percent < 1e-4 ? "< 0.0001 %" : `${percent >= 1 ? percent.toFixed(1) : Number(percent.toPrecision(2)).toFixed(1 - Math.floor(Math.log10(percent)))} %`;
-}

@@ -23,9 +23,8 @@ export class Player {
   }
 
   giveUp() {
-    const seen = this.video ? "This browser cannot play the file; its frames are below." : "This browser cannot show the file.";
+    this.place.replaceChildren(make("p", "", `This browser cannot ${this.video ? "play" : "show"} the file.`));
     this.video = null;
-    this.place.replaceChildren(make("p", "", seen));
   }
 
   get playable() { return this.video !== null; }

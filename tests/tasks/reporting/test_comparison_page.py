@@ -19,7 +19,7 @@ def test_scores_differences_settings_and_captions_stand_side_by_side():
     expected = ["Comparison of 2 runs", "45.0 to 55.0", "55.0 to 65.0", "decoding.width", "a red circle", "a red disc rolls"]
     assert [words for words in expected if words not in text] == []
     row = re.search(r'<tr class="significant">.*?</tr>', html, re.DOTALL)
-    assert row is not None and [word in row[0] for word in ("+10.0", "+2.50 to +17.0", "0.004")] == [True] * 3
+    assert row is not None and [word in row[0] for word in ("+10.0", "+2.5 to +17.0", "0.004")] == [True] * 3
 
 
 def test_of_few_videos_there_is_a_difference_but_no_interval_and_no_significance():

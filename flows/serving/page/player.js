@@ -1,6 +1,8 @@
 // The visitor's own file, shown by their browser: it is not loaded from the server. What the browser cannot show is left out.
 import { $, make } from "./dom.js";
 
+const JUST_AFTER = 0.001; // of the moment that a frame begins, which a player may round down to the frame before
+
 export class Player {
   // `moved` is called with the second that is shown.
   constructor(place, file, moved) {
@@ -34,13 +36,13 @@ export class Player {
   seek(seconds) {
     if (!this.video) return;
     this.stop = null;
-    this.video.currentTime = seconds;
+    this.video.currentTime = seconds + JUST_AFTER;
   }
 
   playPart(start, end) {
     if (!this.video) return;
     this.stop = { start, end };
-    this.video.currentTime = start;
+    this.video.currentTime = start + JUST_AFTER;
     this.video.play().catch(() => { this.stop = null; }); // a browser may want to be asked by its own button
   }
 

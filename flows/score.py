@@ -14,6 +14,7 @@ from models.metrics.diversity import diversity
 from storage.errors import BadInput, wrap_os_errors
 from storage.files.atomic import write_text
 from storage.files.sanitising import no_formula, no_formula_path
+from storage.results import FEW
 from storage.text.caption_readers import read_predictions, read_reference_file
 from storage.text.ptb_tokenizer import ptb_tokenize
 
@@ -48,7 +49,12 @@ class Comparison:
     """one for each caption: file, id, caption and its scores"""
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "items"}
+        """Of few items without intervals and significance."""
+        found = {name: value for name, value in asdict(self).items() if name != "items"}
+        if self.scored[0].items < FEW:
+            found["scored"] = [scored | {"intervals": {}} for scored in found["scored"]]
+            found["differences"] = {name: {"value": one.value} for name, one in self.differences.items()}
+        return found
 
     def write_items(self, path: Path) -> None:
         """The scores of each caption as CSV or JSON lines, by the file's ending."""

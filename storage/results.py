@@ -7,6 +7,9 @@ from typing import Any
 
 from storage.errors import StorageError
 
+FEW = 30
+"""below so many videos, scores have no interval and differences no significance that means anything"""
+
 
 @dataclass(frozen=True)
 class CaptionRow:
@@ -28,11 +31,13 @@ def read_captions(folder: Path) -> list[CaptionRow]:
 
 def read_scores(folder: Path) -> dict[str, Any]:
     """scores.json of an evaluation. A score that is null there, because it was not computed, is left out of "corpus";
-    "not_computed" has the reason."""
+    "not_computed" has the reason. So are the intervals of few videos."""
     path = folder / "scores.json"
     try:
         scores = json.loads(path.read_bytes())
         known = {name: value for name, value in scores["corpus"].items() if value is not None}
+        if scores["videos"] < FEW:
+            scores = {name: value for name, value in scores.items() if not name.endswith("intervals")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"cannot read {path}: {error}; run with '--force evaluate'") from error
     return scores | {"corpus": known}

@@ -15,7 +15,7 @@ from models.metrics.corpus import SCORES, CaptionScorer
 from storage.files.atomic import write_text
 from storage.options import Options
 from storage.records import ArtifactRef
-from storage.results import CaptionRow, read_captions, read_scores
+from storage.results import FEW, CaptionRow, read_captions, read_scores
 from storage.text.references import References
 from tasks.evaluation.self_retrieval import RANKS
 from tasks.framework.feature_access import read_feature_metadata
@@ -44,7 +44,7 @@ class ComparisonOptions(Options):
     runs: tuple[ComparedRun, ...] = Field(min_length=2, max_length=len(LETTERS))
 
 
-@stage(version=1)
+@stage(version=2)  # 2: no intervals of few videos, one look of all pages
 def compare_runs(
     context: StageContext,
     options: ComparisonOptions,
@@ -105,7 +105,7 @@ def _page(runs: Sequence[_Run]) -> pages.ComparisonPage:
     for run in runs:
         phases = {phase: run.folders[phase] for phase in ("seeding", "boosting") if phase in run.folders}
         points[f"{run.label} {run.about.recipe['name']}"] = phase_points(phases)
-    clips, notes = _clips(runs), []
+    clips, notes = _clips(runs), list(dict.fromkeys(note for run in runs for note in description.warnings(run.metrics)))
     if len({run.dataset for run in runs}) > 1:
         notes.append("The runs are on different data sets: their scores cannot be compared with each other.")
     if clips and not any(clip.frames for clip in clips):
@@ -132,7 +132,7 @@ def _column(run: _Run) -> pages.RunColumn:
         made_at=run.about.made_at,
         captioner=description.CAPTIONERS.get(kind, kind),
         videos=f"{metrics['videos']:,} {metrics['split']} videos",
-        scores={score.name: score for score in run_scores(metrics) if score.name != "CIDEr-D"},
+        scores={score.name: score for score in run_scores(metrics)},
         other_metrics=dict(description.caption_metrics(metrics)),
         critical_warnings=description.random_weight_warnings({name: about[name] for name in about if name in read}),
     )
@@ -169,7 +169,8 @@ def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
         each |= recalls
         for name, s in [*named, *((name, 100.0) for name in recalls)]:
             one = each[name]
-            differences.append(pages.ScoreDifference(name, s * one.value, s * one.low, s * one.high, one.p))
+            chance = (s * one.low, s * one.high, one.p) if len(run.scored[0]) >= FEW else ()
+            differences.append(pages.ScoreDifference(name, s * one.value, *chance))
         found.append(pages.RunDifference(run.label, first.label, differences))
     return found
 
@@ -177,7 +178,8 @@ def _differences(runs: Sequence[_Run]) -> list[pages.RunDifference]:
 def _recalls(run: _Run, first: _Run, places: str) -> dict[str, Difference]:
     """R@K -> the paired difference, where both runs ranked the same videos."""
     ours, others = (each.metrics.get(places) or {} for each in (run, first))
-    return compare_recalls(ours, others, RANKS) if ours and ours.keys() == others.keys() else {}
+    ranks = [rank for rank in RANKS if rank < len(ours)]  # R@5 of 5 videos is always 100 %
+    return compare_recalls(ours, others, ranks) if ranks and ours.keys() == others.keys() else {}
 
 
 def _clips(runs: Sequence[_Run]) -> list[pages.ComparedClip]:

@@ -65,8 +65,8 @@ SEVERAL = ("frame_plans", "seeded", "boosted", "captioners")
 
 
 # 2: diversity, self-retrieval, near duplicates. 3: intervals, the papers' figures, regions, key frames, all test videos.
-# 4: pictures are large, heat maps over cells. 5: warnings about captions
-@stage(version=5)
+# 4: pictures are large, heat maps over cells. 5: warnings about captions. 6: no intervals of few videos, one look of all pages
+@stage(version=6)
 def report(
     context: StageContext,
     options: PageOptions,
@@ -202,11 +202,12 @@ def _caption_warnings(run: _Run) -> list[str]:
 
 
 def run_scores(metrics: Mapping[str, Any]) -> list[Score]:
-    """The scores of an evaluation on the scale of the papers' tables, with their intervals."""
+    """The scores of an evaluation on the scale of the papers' tables, with their intervals where there are any."""
     note = f"{metrics['videos']:,} {metrics['split']} videos"
-    edges = metrics.get("intervals", {})  # evaluations before version 3 have none
+    edges = metrics.get("intervals", {})  # evaluations before version 3 and of few videos have none
     intervals = {name: (100 * low, 100 * high) for name, (low, high) in edges.items()}
-    return [Score(n, 100 * value, note=note, interval=intervals.get(n)) for n, value in metrics["corpus"].items()]
+    scores = {name: 100 * value for name, value in metrics["corpus"].items() if name != "CIDEr-D"}  # the same as CIDEr
+    return [Score(name, value, note=note, interval=intervals.get(name)) for name, value in scores.items()]
 
 
 def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:

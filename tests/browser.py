@@ -82,14 +82,21 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
-    def point_at(self, selector: str) -> None:
-        """Move the mouse to the middle of an element."""
+    def point_at(self, selector: str) -> tuple[float, float]:
+        """Move the mouse to the middle of an element, and say where that is."""
         place = f"document.querySelector({json.dumps(selector)})"
         x, y = self.value(
             f"(() => {{ const e = {place}; e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
             " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        return x, y
+
+    def click(self, selector: str) -> None:
+        """Click on the middle of an element, as a person does: a browser plays sound only then."""
+        x, y = self.point_at(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     @property
     def requests(self) -> list[str]:

@@ -11,14 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from storage.records import Problem
+from storage.results import FEW
 from tasks.framework.progress import PlainConsole
 
 if TYPE_CHECKING:  # importing it would load torch before the first line of help
     from flows.execute import RunOutcome
 
 SPLIT_DERIVED = "split_derived"  # no problem: what was done with videos that have no split
-FEW = 30
-"""below so many videos, scores have no interval and differences no significance that means anything"""
 _PROSE_WIDTH = 16
 out = PlainConsole()
 err = PlainConsole(stderr=True)

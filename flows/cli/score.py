@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.cli.options import JsonOption
-from flows.cli.printing import FEW, out, print_table
+from flows.cli.printing import out, print_table
 from storage.errors import UsageError
+from storage.results import FEW
 
 if TYPE_CHECKING:  # importing them would load torch before the first line of help
     from flows.score import Comparison, ScoredFile
@@ -56,7 +57,7 @@ def _print_comparison(found: Comparison) -> None:
     more += [] if few else ["95 % interval", "p"] if rest else ["95 % interval"]
     columns = ["metric", *names, *more]
     table = Table(*map(escape, columns), title=f"{first.items:,} items", title_justify="left")
-    for name in SCORES:
+    for name in (name for name in SCORES if name != "CIDEr-D"):  # the same number as CIDEr
         shown = [_percent(scored.scores[name]) for scored in found.scored]
         if rest:
             table.add_row(name, *shown, *_difference(found.differences.get(name))[: len(more)])
@@ -97,7 +98,8 @@ def _diversity(name: str, scored: ScoredFile) -> str:
     if name == "Copied":
         return f"{100 * value:.1f} %"
     if name == "AvgLen":
-        return f"{value:.2f} ({_range(scored.intervals.get(name), 1)})"
+        around = f" ({_range(scored.intervals.get(name), 1)})" if scored.items >= FEW else ""
+        return f"{value:.2f}{around}"
     return f"{value:,}"
 
 

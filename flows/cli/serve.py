@@ -10,6 +10,8 @@ from flows.cli.printing import err, out
 from storage.errors import UsageError
 from storage.workspace import Workspace
 
+_ONLY_HERE = ("127.0.0.1", "localhost", "::1")
+
 
 def serve(
     run: Annotated[
@@ -47,10 +49,10 @@ def serve(
 
     def ready(metadata: dict[str, str], address: str) -> None:
         out.print_line(f"{metadata['recipe']} on {metadata['dataset']} (run {metadata['run']}) at [bold]{address}[/]")
-        if host not in ("127.0.0.1", "localhost", "::1"):
+        if host not in _ONLY_HERE:
             err.print("[yellow]anybody who can reach this machine can use it: there is no password[/]")
         err.print("[dim]Ctrl-C ends it[/]")
 
     err.print("[dim]loading the captioner[/]")
-    worker = CaptionWorker(space.root, run)
+    worker = CaptionWorker(space.root, run, own_sample=host in _ONLY_HERE)
     asyncio.run(serve_forever(worker, limits, [host, *(allow_host or [])], listening, ready))

@@ -1,11 +1,22 @@
 """The JSON that the HTTP API answers with, and the limits that it keeps."""
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 from storage.options import Options
+from storage.text.caption_writers import Format
 
 MOST_CAPTIONS = 10
-"""per upload"""
+"""per clip"""
+TEXT_FORMATS: dict[Format, str] = {
+    "text": "text/plain",
+    "csv": "text/csv",
+    "srt": "application/x-subrip",
+    "vtt": "text/vtt",
+}
+"""what answers can be besides JSON, and their media types"""
+AnswerFormat = Literal["json", "text", "csv", "srt", "vtt"]
 
 
 class Limits(Options):
@@ -40,15 +51,34 @@ class FrameThumbnail(BaseModel):
     image: str = Field(description="a data: URL of a JPEG")
 
 
+class ClipAnswer(BaseModel):
+    """The captions of a file, or of one of its shots."""
+
+    start: float = Field(description="seconds")
+    end: float
+    caption: str = Field(description="what the run's own search finds, as in its evaluation")
+    n_best: list[RankedCaption] = Field(description="the caption and others, the likeliest first")
+    times: list[float] | None = Field(description="seconds of the positions that attention is spread over, where known")
+    frames: list[FrameThumbnail]
+
+
 class CaptionAnswer(BaseModel):
     """The captions of an upload."""
 
-    caption: str
-    n_best: list[RankedCaption] = Field(description="the caption, then others, the likeliest first")
-    times: list[float] | None = Field(description="seconds of the positions that attention is spread over, where known")
+    file: str = Field(description="the name that came with it")
     duration: float = Field(description="seconds")
-    frames: list[FrameThumbnail]
+    clips: list[ClipAnswer] = Field(description="the whole file, or its shots")
+    problems: list[str] = Field(description="why parts of it have no caption")
+    texts: dict[str, str] = Field(description="the same captions as text, csv, srt and vtt")
     seconds: float = Field(description="how long the work took")
+
+
+class SampleClip(BaseModel):
+    """A clip to try the captioner on: GET /api/sample."""
+
+    name: str
+    about: str = Field(description="where it is from")
+    captions: list[str] = Field(description="what people wrote of it")
 
 
 class Refusal(BaseModel):
@@ -67,3 +97,4 @@ class RunMetadata(BaseModel):
     megabytes: float
     seconds: float
     n_best: int
+    sample: SampleClip

@@ -12,9 +12,9 @@ from storage.errors import LongtakeError, UsageError
 _PROGRAM = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-workspace, run, sys.path[:] = json.loads(sys.argv[1])
+workspace, run, own_sample, sys.path[:] = json.loads(sys.argv[1])
 from flows.serving.caption_process import main
-main(workspace, run)
+main(workspace, run, own_sample)
 """
 _START_SECONDS = 300.0  # loading torch on a busy machine
 _LINE_BYTES = 64 * 2**20  # an answer holds thumbnails
@@ -31,8 +31,9 @@ class WorkerTimeout(Exception):
 class CaptionWorker:
     """At most one process, so at most one model in memory."""
 
-    def __init__(self, workspace: Path, run: str | None) -> None:
-        self._arguments = (str(workspace), run)
+    def __init__(self, workspace: Path, run: str | None, own_sample: bool = True) -> None:
+        """`own_sample`: whether visitors may see a clip of the data that the run was tested on."""
+        self._arguments = (str(workspace), run, own_sample)
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self.metadata: dict[str, Any] = {}
@@ -42,12 +43,12 @@ class CaptionWorker:
         async with self._lock:
             await self._started()
 
-    async def ask(self, path: Path, n_best: int, frames: bool, seconds: float) -> dict[str, Any]:
-        """The captions of a file. Requests wait for each other; `seconds` count from when this one starts."""
+    async def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The captions of a file: `request` are the arguments of `caption_process.answer`. Requests wait for each other;
+        `seconds` count from when this one starts."""
         async with self._lock:
             process = await self._started()
             assert process.stdin is not None and process.stdout is not None
-            request = {"path": str(path), "n_best": n_best, "frames": frames}
             try:
                 async with asyncio.timeout(seconds):
                     process.stdin.write(json.dumps(request).encode() + b"\n")

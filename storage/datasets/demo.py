@@ -110,8 +110,7 @@ def _draw_clips(videos: Path, plan: list[DemoClip], options: DemoOptions, worker
     missing = [clip for clip in plan if not (videos / f"{clip.id}.mp4").exists()]
 
     def draw(clip: DemoClip) -> None:
-        frames, sound = draw_frames(clip.scene, options.size, options.fps), draw_sound(clip.scene, options.fps)
-        write_bytes(videos / f"{clip.id}.mp4", encode_clip(frames, sound, options.fps))
+        write_bytes(videos / f"{clip.id}.mp4", draw_clip(clip, options))
 
     # Threads are enough: numpy and the encoder let go of the interpreter while they work.
     pool = ThreadPoolExecutor(max_workers=max(1, workers))
@@ -124,6 +123,12 @@ def _draw_clips(videos: Path, plan: list[DemoClip], options: DemoOptions, worker
                 progress(done, len(plan))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def draw_clip(clip: DemoClip, options: DemoOptions) -> bytes:
+    """One clip of a world as an mp4."""
+    frames, sound = draw_frames(clip.scene, options.size, options.fps), draw_sound(clip.scene, options.fps)
+    return encode_clip(frames, sound, options.fps)
 
 
 def encode_clip(frames: NDArray[np.uint8], sound: NDArray[np.float32], fps: int) -> bytes:

@@ -35,7 +35,7 @@ class CaptionLine:
 
 
 def render_text(lines: Sequence[CaptionLine]) -> str:
-    """One line per clip, for people; further captions below it."""
+    """One line per clip, for people; the n best captions below it, the likeliest first."""
     text = []
     for line in lines:
         label = line.file if line.whole else f"{line.file} [{clock(line.start)}-{clock(line.end)}]"
@@ -50,12 +50,14 @@ def render_jsonl(lines: Sequence[CaptionLine]) -> str:
 
 
 def render_csv(lines: Sequence[CaptionLine]) -> str:
-    """One row per caption; `rank` counts the n best from 1. No cell is a formula, which a spreadsheet would compute."""
+    """One row per caption; rank 1 is the caption, then come the others, the likeliest first. No cell is a formula, which a
+    spreadsheet would compute."""
     out = StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(["file", "start", "end", "rank", "caption", "log_prob"])
     for line in lines:
-        for rank, scored in enumerate(line.n_best or (ScoredCaption(line.caption, line.log_prob),), 1):
+        best = line.n_best or (ScoredCaption(line.caption, line.log_prob),)
+        for rank, scored in enumerate(sorted(best, key=lambda scored: scored.caption != line.caption), 1):
             place = [no_formula_path(line.file), f"{line.start:.3f}", f"{line.end:.3f}"]
             table.writerow([*place, rank, no_formula(scored.caption), f"{scored.log_prob:.4f}"])
     return out.getvalue()

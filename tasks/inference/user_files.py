@@ -137,7 +137,7 @@ Cut = WindowOptions | ShotOptions | None
 
 @dataclass(frozen=True)
 class ClipCaption:
-    """The caption of a file or of a part of it. `best` are its n best captions: this one, then others, the likeliest first;
+    """The caption of a file or of a part of it. `best` are its n best captions, this one among them, the likeliest first;
     `times` the seconds of the positions that attention is spread over, where they are known."""
 
     path: Path
@@ -222,7 +222,8 @@ class FileCaptioner:
             others = [row for row in many if row.caption != own_best.caption][: n_best - 1]
             segment = table.records[id].segment
             where = (table.path_of(id), segment or (0.0, durations[id]), segment is None)
-            found[id] = ClipCaption(*where, own_best, (own_best, *others), _times(access, id, own_best))
+            likeliest = sorted((own_best, *others), key=lambda row: -row.log_prob)
+            found[id] = ClipCaption(*where, own_best, tuple(likeliest), _times(access, id, own_best))
         return found
 
 

@@ -1,5 +1,5 @@
 """The attention strip of a clip: its frames side by side, a bar per attention position below them, boxes over them. These are
-the values that templates/attention_strip.html.j2 draws; attention_strip.js changes them when a word is pointed at."""
+the values that templates/attention_strip.html.j2 draws; look/attention_strip.js changes them when a word is pointed at."""
 
 import base64
 import math

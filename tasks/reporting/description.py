@@ -5,6 +5,7 @@ from typing import Any
 
 from storage.catalogue import Catalogue
 from storage.records import SPLITS
+from storage.results import FEW
 from storage.text.references import References
 from tasks.reporting.published_scores import BENCHMARKS
 
@@ -75,7 +76,7 @@ def caption_metrics(metrics: Values) -> list[tuple[str, str]]:
     for title, which in (("Self-retrieval", "self_retrieval"), ("Independent retriever", "retriever")):
         between = metrics.get(f"{which}_intervals") or {}
         for name, value in (metrics.get(which) or {}).items():
-            if int(name[2:]) >= metrics.get("videos", 0):  # R@5 of 5 videos is always 100 %
+            if int(name[2:]) >= metrics["videos"]:  # R@5 of 5 videos is always 100 %
                 continue
             around = " ({:.1f} to {:.1f})".format(*(100 * x for x in between[name])) if name in between else ""
             found.append((f"{title} {name}", f"{100 * value:.1f} %{around}"))
@@ -92,9 +93,11 @@ def random_weight_warnings(about: Values) -> list[str]:
 
 
 def warnings(metrics: Values) -> list[str]:
-    if metrics["videos"] >= 30:
+    """What the number of videos leaves of the scores."""
+    if metrics["videos"] >= FEW:
         return []
-    return [f"Only {metrics['videos']} videos were scored; such scores vary a lot from one set to the next."]
+    vary = "such scores vary a lot from one set to the next, and intervals would mean nothing"
+    return [f"Only {metrics['videos']} videos were scored: {vary}."]
 
 
 def published_note(kind: str, metrics: Values) -> str:

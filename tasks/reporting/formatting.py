@@ -46,7 +46,7 @@ def _percent(share: float) -> int:
 
 
 def _tenths(value: float | None) -> str:
-    """A score of one clip: 48.3; nobody wants to read 2.40e-10."""
+    """A score on the scale of tables: 48.3; nobody wants to read 2.40e-10."""
     return "–" if value is None or not math.isfinite(value) else f"{value:,.1f}"
 
 
@@ -55,7 +55,7 @@ FILTERS = {
     "count": lambda number: "–" if number is None else f"{number:,}",
     "percent": _percent,
     "duration": readable_duration,
-    "signed": lambda value: f"{'+' if value > 0 else ''}{plain_number(value)}",
+    "signed": lambda value: f"{round(value, 1) + 0.0:+,.1f}".replace("+0.0", "0.0").replace("-", "−"),
     "tenths": _tenths,
     "moment": readable_time,
 }

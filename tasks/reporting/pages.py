@@ -153,18 +153,19 @@ class RunColumn:
 
 @dataclass(frozen=True)
 class ScoreDifference:
-    """A run's score minus the first run's on the same videos, its 95 % interval, and how often chance alone turns its sign."""
+    """A run's score minus the first run's on the same videos; its 95 % interval, and how often chance alone turns its sign,
+    where there are enough videos for them."""
 
     name: str
     value: float
-    low: float
-    high: float
-    p: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
 
     @property
     def significant(self) -> bool:
         """Whether the interval leaves out zero."""
-        return self.low > 0 or self.high < 0
+        return (self.low or 0) > 0 or (self.high or 0) < 0
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,10 @@ class RunDifference:
     against: str
     scores: Sequence[ScoreDifference] = ()
     why_not: str = ""
+
+    @property
+    def has_intervals(self) -> bool:
+        return any(score.p is not None for score in self.scores)
 
 
 @dataclass(frozen=True)
@@ -214,6 +219,10 @@ class ComparisonPage:
     curves: Sequence[Curve] = ()
     clips: Sequence[ComparedClip] = ()
     notes: Sequence[str] = ()
+
+    @property
+    def has_intervals(self) -> bool:
+        return any(score.interval for run in self.runs for score in run.scores.values())
 
     @property
     def colours(self) -> dict[str, int]:

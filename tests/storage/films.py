@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import av
 import numpy as np
+
+FPS = 12
 
 
 def write_film(path: Path, pictures: Iterable[np.ndarray], fps: int = 25) -> Path:
@@ -24,3 +26,14 @@ def write_film(path: Path, pictures: Iterable[np.ndarray], fps: int = 25) -> Pat
             container.mux(video.encode(frame))
         container.mux(video.encode(None))
     return path
+
+
+def film(lengths: list[int]) -> Iterator[np.ndarray]:
+    """Shots of so many seconds: blocks of colour with a bright square that moves through them."""
+    draw = np.random.default_rng(5)
+    for length in lengths:
+        blocks = draw.integers(0, 256, (4, 4, 3), np.uint8).repeat(24, 0).repeat(24, 1)
+        for n in range(length * FPS):
+            frame = blocks.copy()
+            frame[40:52, n % 80 : n % 80 + 12] = 255
+            yield frame

@@ -1,16 +1,11 @@
 // The page to try a run: files are sent one after the other, and every text from the server becomes a text node, never markup.
-"use strict";
+import { isOn, markFrame, showClip } from "./clip.js";
+import { $, clock, make } from "./dom.js";
+import { Player } from "./player.js";
 
 const RETRIES = 40; // of a busy server
-const $ = (selector, within = document) => within.querySelector(selector);
-const make = (name, kind, text = "") => {
-  const element = document.createElement(name);
-  element.className = kind;
-  element.textContent = text;
-  return element;
-};
+const FORMATS = { text: "Text", csv: "CSV", srt: "SRT", vtt: "VTT" };
 const wait = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
-const clock = (seconds) => `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`;
 
 let limits = { megabytes: Infinity, n_best: 3 };
 
@@ -18,141 +13,146 @@ async function loadRun() {
   $("#address").textContent = location.origin;
   const answer = await fetch("/api/run");
   limits = await answer.json();
-  $("#run").textContent = `${limits.recipe} on ${limits.dataset}, run ${limits.run}`;
+  $("#run").textContent = `${limits.recipe} on ${limits.dataset}, run ${limits.run.slice(-6)}`;
+  $("#run").title = limits.run;
   $("#limits").textContent = `up to ${limits.megabytes} MB and ${limits.seconds} seconds of work`;
+  $("#about-sample").textContent = limits.sample.about;
+  $("#sample").disabled = false;
 }
 
 // Files wait here for each other, rather than at the server; the first waits for the limits.
 let queue = loadRun().catch((error) => { $("#run").textContent = `the server does not answer: ${error.message}`; });
 
-function enqueue(files) {
-  for (const file of files) {
-    const card = $("#card").content.firstElementChild.cloneNode(true);
-    $(".file", card).textContent = file.name;
-    setState(card, "waiting for its turn");
-    $("#cards").prepend(card);
-    queue = queue.then(() => caption(file, card)).catch((error) => refuse(card, `the server does not answer: ${error.message}`));
-  }
+function enqueue(file, truth = []) {
+  const card = $("#card").content.firstElementChild.cloneNode(true);
+  $(".clip-id", card).textContent = file.name;
+  if (truth.length) showReferences(card, truth);
+  $("#cards").prepend(card);
+  const film = { file, card, shown: null, player: null };
+  request(film, false);
+}
+
+// What people wrote of a sample: some of it, the rest on request, as in a report.
+function showReferences(card, texts) {
+  const [some, rest] = [texts.slice(0, 3), texts.slice(3)].map((few) => {
+    const list = make("ul");
+    list.append(...few.map((text) => make("li", "", text)));
+    return list;
+  });
+  const more = make("details");
+  more.append(make("summary", "", `${texts.length - 3} more`), rest);
+  $(".references", card).hidden = false;
+  $(".references", card).append(some, ...(texts.length > 3 ? [more] : []));
+}
+
+// Ask for the captions of a file, as a whole or shot by shot, once it is its turn.
+function request(film, shots) {
+  setState(film.card, "waiting for its turn");
+  queue = queue
+    .then(() => caption(film, shots))
+    .catch((error) => refuse(film.card, `the server does not answer: ${error.message}`));
 }
 
 function setState(card, text) {
+  $(".state", card).hidden = !text;
+  $(".state", card).classList.remove("bad");
   $(".state .text", card).textContent = text;
 }
 
 function refuse(card, reason) {
-  $(".state", card).classList.add("bad");
   setState(card, reason);
+  $(".state", card).classList.add("bad");
 }
 
-async function caption(file, card) {
+async function caption(film, shots) {
+  const { file, card } = film;
   if (file.size > 1e6 * limits.megabytes) return refuse(card, `it is larger than ${limits.megabytes} MB; use 'longtake caption' instead`);
-  setState(card, "captioning");
+  film.player ??= new Player($(".player", card), file, (seconds) => follow(film, seconds));
+  setState(card, shots ? "looking for shots" : "captioning");
   for (let attempt = 0; attempt < RETRIES; attempt += 1) {
-    const headers = { "Content-Type": "application/octet-stream" };
-    const answer = await fetch(`/api/captions?n_best=${Math.min(5, limits.n_best)}`, { method: "POST", body: file, headers });
+    const body = new FormData();
+    body.append("file", file);
+    const answer = await fetch(`/api/captions?n_best=${Math.min(5, limits.n_best)}&shots=${shots}`, { method: "POST", body });
     if (answer.status === 503) {
       setState(card, "others are first; trying again soon");
       await wait(Number(answer.headers.get("Retry-After")) || 5);
       continue;
     }
     const result = await answer.json();
-    return answer.ok ? show(card, result) : refuse(card, result.reason || `the server says ${answer.status}`);
+    return answer.ok ? show(film, result, shots) : refuse(card, result.reason || `the server says ${answer.status}`);
   }
   refuse(card, "the server is busy; try again later");
 }
 
-function show(card, result) {
-  $(".state", card).remove();
-  $(".details", card).textContent = `${result.duration.toFixed(1)} s, captioned in ${result.seconds.toFixed(1)} s`;
-  $(".result", card).hidden = false;
-  const frames = result.frames.map((frame) => {
-    const figure = make("figure", "frame");
-    const image = make("img", "");
+function show(film, result, shots) {
+  const { card } = film;
+  setState(card, result.problems.join("; "));
+  $(".state", card).classList.toggle("bad", result.problems.length > 0);
+  const parts = `${result.clips.length} shot${result.clips.length > 1 ? "s" : ""}, `;
+  $(".details", card).textContent = `${result.duration.toFixed(1)} s, ${shots ? parts : ""}captioned in ${result.seconds.toFixed(1)} s`;
+  film.result = result;
+  const list = $(".shots", card);
+  list.hidden = result.clips.length < 2;
+  list.replaceChildren(...(list.hidden ? [] : result.clips.map((clip) => shotRow(film, clip))));
+  film.player.subtitle(list.hidden ? "" : result.texts.vtt);
+  choose(film, result.clips[0]);
+  showTools(film, shots);
+}
+
+function shotRow(film, clip) {
+  const button = make("button");
+  const frame = clip.frames[Math.floor(clip.frames.length / 2)];
+  if (frame) {
+    const image = make("img");
     image.src = frame.image;
-    image.alt = `the video at ${clock(frame.time)}`;
-    const bar = make("div", "bar");
-    bar.append(make("i", ""));
-    const below = make("figcaption", "");
-    below.append(make("span", "", clock(frame.time)), make("span", "share"));
-    figure.append(image, bar, below);
-    $(".frames", card).append(figure);
-    return { figure, time: frame.time };
-  });
-  const buttons = result.n_best.map((candidate) => {
-    const button = make("button", "");
-    button.type = "button";
-    button.append(make("span", "", candidate.caption), make("span", "probability", probability(candidate.log_prob)));
-    button.addEventListener("click", () => choose(candidate, button));
-    const item = make("li", "");
-    item.append(button);
-    $(".others ol", card).append(item);
-    return button;
-  });
-  const choose = (candidate, button) => {
-    for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-    showCaption(card, candidate, result.times, frames);
-  };
-  $(".others", card).hidden = buttons.length < 2;
-  choose(result.n_best[0], buttons[0]);
-}
-
-function probability(logProb) {
-  const percent = 100 * Math.exp(logProb);
-  return percent >= 0.1 ? `${percent.toFixed(1)} %` : `e^${logProb.toFixed(1)}`;
-}
-
-function showCaption(card, candidate, times, frames) {
-  const attention = candidate.attention && times && candidate.attention.map((row) => sharePerFrame(row, times, frames));
-  const words = candidate.caption.split(" ").map((text, n) => {
-    const word = make("button", attention ? "word attends" : "word", text);
-    word.type = "button";
-    word.disabled = !attention;
-    if (attention) {
-      const attend = () => showAttention(card, frames, attention[n], text);
-      word.addEventListener("pointerenter", attend);
-      word.addEventListener("focus", attend);
-      word.addEventListener("click", () => {
-        for (const other of words) other.classList.toggle("chosen", other === word && !word.classList.contains("chosen"));
-        attend();
-      });
-      word.addEventListener("pointerleave", () => words.some((other) => other.classList.contains("chosen")) || rest());
-    }
-    return word;
-  });
-  const mean = attention && frames.map((_, f) => attention.reduce((sum, row) => sum + row[f], 0) / attention.length);
-  const rest = () => showAttention(card, frames, mean, "");
-  $(".caption", card).replaceChildren(...words.flatMap((word) => [word, " "]));
-  rest();
-}
-
-// The attention on a position belongs to the frame nearest to it in time.
-function sharePerFrame(row, times, frames) {
-  const shares = frames.map(() => 0);
-  times.forEach((time, position) => {
-    let nearest = 0;
-    frames.forEach((frame, n) => {
-      if (Math.abs(frame.time - time) < Math.abs(frames[nearest].time - time)) nearest = n;
-    });
-    shares[nearest] += row[position];
-  });
-  return shares;
-}
-
-function showAttention(card, frames, shares, word) {
-  if (!shares || !frames.length) {
-    $(".attention", card).textContent = "This captioner has no attention over time to show.";
-    return;
+    image.alt = "";
+    button.append(image);
   }
-  const most = Math.max(...shares);
-  const top = shares.indexOf(most);
-  frames.forEach(({ figure }, n) => {
-    figure.style.setProperty("--share", most > 0 ? shares[n] / most : 0);
-    figure.classList.toggle("top", Boolean(word) && n === top);
-    $(".share", figure).textContent = `${Math.round(100 * shares[n])} %`;
+  button.append(make("span", "span-of", `${clock(clip.start)} – ${clock(clip.end)}`), make("span", "words", clip.caption || "(no words)"));
+  button.addEventListener("click", () => {
+    choose(film, clip);
+    film.player.playPart(clip.start, clip.end);
   });
-  $(".attention", card).textContent = word
-    ? `“${word}” looks most at ${clock(frames[top].time)}: ${Math.round(100 * most)} % of its attention.`
-    : "Bars: where the captioner looks, mean of all words. Point at a word, or tap it, to see its own.";
+  const item = make("li");
+  item.append(button);
+  return item;
+}
+
+const shotButtons = (film) => film.card.querySelectorAll(".shots button");
+
+function choose(film, clip) {
+  film.shown = clip;
+  shotButtons(film).forEach((button, n) => button.setAttribute("aria-pressed", String(film.result.clips[n] === clip)));
+  showClip(film.card, clip, film.player.playable ? (seconds) => film.player.seek(seconds) : null);
+  // a picture is large already, unless the browser cannot show it
+  $(".strip", film.card).hidden = clip.frames.length < 2 && !film.player.failed;
+}
+
+function follow(film, seconds) {
+  if (!film.shown) return;
+  markFrame(film.card, film.shown, seconds);
+  shotButtons(film).forEach((button, n) => button.classList.toggle("now", isOn(film.result.clips[n], seconds)));
+}
+
+function showTools(film, shots) {
+  const { card, file, result } = film;
+  const saved = Object.entries(FORMATS).map(([format, title]) => {
+    const link = make("a", "", title);
+    link.href = URL.createObjectURL(new Blob([result.texts[format]], { type: "text/plain" }));
+    link.download = `${file.name.replace(/\.[^.]*$/, "")}.${format === "text" ? "txt" : format}`;
+    return link;
+  });
+  const tools = $(".tools", card);
+  tools.hidden = false;
+  tools.replaceChildren("Save as ", ...saved);
+  if (result.duration > 1) {
+    const button = make("button", "cut", shots ? "One caption for all of it" : "Cut into shots");
+    button.addEventListener("click", () => {
+      button.disabled = true;
+      request(film, !shots);
+    });
+    tools.prepend(button);
+  }
 }
 
 const drop = $("#drop");
@@ -165,8 +165,18 @@ for (const kind of ["dragenter", "dragover"]) {
 for (const kind of ["dragleave", "drop"]) document.addEventListener(kind, () => drop.classList.remove("over"));
 document.addEventListener("drop", (event) => {
   event.preventDefault();
-  enqueue(event.dataTransfer.files);
+  for (const file of event.dataTransfer.files) enqueue(file);
 });
 $("#file").addEventListener("change", (event) => {
-  enqueue(event.target.files);
+  for (const file of event.target.files) enqueue(file);
+});
+$("#sample").addEventListener("click", async () => {
+  try {
+    const answer = await fetch("/api/sample");
+    if (!answer.ok) throw new Error(`${answer.status}`);
+    const video = await answer.blob();
+    enqueue(new File([video], limits.sample.name, { type: video.type }), limits.sample.captions);
+  } catch (error) {
+    $("#about-sample").textContent = `the sample does not come: ${error.message}`;
+  }
 });

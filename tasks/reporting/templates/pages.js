@@ -1,40 +1,7 @@
-// Behaviour of the pages: theme, and the gallery's search, order and pages.
+// Behaviour of the pages: the gallery's search, order and pages.
 // The document is readable without it; clips beyond the first page wait as text in data blocks.
 "use strict";
 (() => {
-  const root = document.documentElement;
-  root.classList.add("js");
-
-  // Theme: set before the first paint; a file opened from disk may have no storage, then the choice lasts until it closes.
-  const remember = (value) => {
-    try {
-      if (value === undefined) return localStorage.getItem("longtake-theme");
-      localStorage.setItem("longtake-theme", value);
-    } catch (error) {
-      if (!(error instanceof DOMException)) throw error;
-    }
-    return null;
-  };
-  const systemDark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
-  const remembered = remember();
-  if (remembered === "dark" || remembered === "light") root.dataset.theme = remembered;
-
-  const startTheme = () => {
-    const button = document.getElementById("theme");
-    const name = () => {
-      button.textContent = isDark() ? "Light" : "Dark";
-      button.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
-    };
-    button.addEventListener("click", () => {
-      root.dataset.theme = isDark() ? "light" : "dark";
-      remember(root.dataset.theme);
-      name();
-    });
-    systemDark.addEventListener("change", name);
-    name();
-  };
-
   // Gallery: an order is "<what> asc" or "<what> desc"; what is the index in the file, the id, or a number of the card.
   const startGallery = () => {
     const gallery = document.getElementById("gallery");
@@ -118,7 +85,6 @@
   };
 
   document.addEventListener("DOMContentLoaded", () => {
-    startTheme();
     startGallery();
     addEventListener("beforeprint", () => document.querySelectorAll("#recipe details").forEach((part) => { part.open = true; }));
   });

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,20 +15,7 @@ import pytest
 
 from tests.flows.conftest import Longtake
 from tests.flows.toy_place import Place
-from tests.storage.films import write_film
-
-FPS = 12
-
-
-def film(lengths: list[int]) -> Iterator[np.ndarray]:
-    """Shots of so many seconds: blocks of colour with a bright square that moves through them."""
-    draw = np.random.default_rng(5)
-    for length in lengths:
-        blocks = draw.integers(0, 256, (4, 4, 3), np.uint8).repeat(24, 0).repeat(24, 1)
-        for n in range(length * FPS):
-            frame = blocks.copy()
-            frame[40:52, n % 80 : n % 80 + 12] = 255
-            yield frame
+from tests.storage.films import FPS, film, write_film
 
 
 def test_subtitles_follow_the_shots_of_a_film(longtake: Longtake, place: Place, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from storage.results import read_captions
 from tests.flows.conftest import Longtake
 from tests.flows.serving.serve_process import in_thread, raw, served
 from tests.flows.toy_place import Place
+from tests.storage.films import FPS, film, write_film
 
 WAITING = 12
 MEGABYTES = 3.0
@@ -69,13 +71,101 @@ def test_an_upload_has_the_caption_of_evaluation_with_frames_and_attention(addre
     expected = next(rows[id] for id, record in shared.records.items() if shared.clip("test") == shared.data / str(record.source))
     answer = send(address, shared.clip("test").read_bytes(), n_best=2)
     assert answer.status_code == 200
-    found = answer.json()
-    assert found["caption"] == found["n_best"][0]["caption"] == expected.caption and len(found["n_best"]) == 2
-    assert found["n_best"][0]["attention"] == expected.attention and len(found["n_best"][0]["attention"][0]) == 4
+    (found,) = answer.json()["clips"]
+    assert found["caption"] == expected.caption and len(found["n_best"]) == 2
+    (own,) = [row for row in found["n_best"] if row["caption"] == expected.caption]
+    assert own["attention"] == expected.attention and len(own["attention"][0]) == 4
+    assert found["n_best"][0]["log_prob"] >= found["n_best"][1]["log_prob"], "sorted by what is shown"
     assert len(found["times"]) == len(found["frames"]) == 4
     assert [frame["time"] for frame in found["frames"]] == pytest.approx(found["times"]), "each position has its frame"
     assert all(frame["image"].startswith("data:image/jpeg;base64,/9j/") for frame in found["frames"])
     assert left_behind(shared) == before, "neither the upload nor tables of it are kept"
+
+
+def test_a_film_is_answered_shot_by_shot_and_as_files_for_players(address: str, shared: Place, tmp_path: Path) -> None:
+    path = write_film(tmp_path / "film.mp4", film([3, 2, 4]), FPS)
+    found = send(address, path.read_bytes(), shots=True).json()
+    assert [(clip["start"], clip["end"]) for clip in found["clips"]] == [(0, 3), (3, 5), (5, 9)] and found["duration"] == 9
+    for clip in found["clips"]:
+        times = [frame["time"] for frame in clip["frames"]]
+        assert clip["caption"] and times == pytest.approx(clip["times"]), "seconds of the film"
+        assert clip["start"] <= times[0] and times[-1] < clip["end"]
+    for format, kind in (("srt", "application/x-subrip"), ("vtt", "text/vtt")):  # cut by themselves
+        answer = send(address, path.read_bytes(), format=format, n_best=1)
+        assert answer.headers["content-type"].startswith(kind) and answer.text == found["texts"][format]
+        assert answer.text.count(" --> ") == 3
+    whole = send(address, path.read_bytes(), format="csv", n_best=1).text.splitlines()
+    assert whole[0].startswith("file,start") and len(whole) == 2 and whole[1].startswith("upload,0.000,9.000,1,")
+    assert send(address, path.read_bytes(), format="exe").status_code == 422
+
+
+def form(address: str, body: bytes, kind: str = "multipart/form-data; boundary=x") -> httpx.Response:
+    return httpx.post(f"{address}/api/captions", content=body, headers={"Content-Type": kind}, timeout=300)
+
+
+def test_a_form_is_taken_like_a_body_and_its_file_name_stays_a_text(address: str, shared: Place) -> None:
+    before, data = left_behind(shared), shared.clip("test").read_bytes()
+    name = "../../etc/=cmd|'/c calc'!A1 é.mp4"
+    url = f"{address}/api/captions?frames=false"
+    answer = httpx.post(url, files={"file": (name, data, "video/mp4")}, timeout=300).json()
+    assert answer["clips"] == send(address, data, frames=False).json()["clips"] and answer["file"] == name.rpartition("/")[2]
+    assert ",\n" not in answer["texts"]["csv"] and "\n=cmd" not in answer["texts"]["csv"], "no formula"
+    assert left_behind(shared) == before
+    curl = ["curl", "-sS", "-F", f"file=@{shared.clip('test')}", f"{url}&format=text"]
+    said = subprocess.run(curl, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[0] == f"{shared.clip('test').name}: {answer['clips'][0]['caption']}"
+
+
+HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.mp4"\r\n\r\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "ends in the middle"),
+        (b"--x--\r\n", "ends in the middle"),
+        (b"a" * 20_000, "does not begin with a file"),
+        (HEAD.replace(b"filename", b"title") + b"abc\r\n--x--\r\n", "does not begin with a file"),
+        (b"preamble\r\n" + HEAD + b"abc\r\n--x--\r\n", "does not begin with a file"),
+        (HEAD + b"abc\r\n--y--\r\n", "ends in the middle"),
+        (HEAD + b"abc\r\n--x\r\n" + HEAD + b"abc\r\n--x--\r\n", "more than a file"),
+        (HEAD + b"abc\r\n--x", "ends in the middle"),
+    ],
+)
+def test_a_crafted_form_is_refused_with_a_reason(address: str, shared: Place, body: bytes, reason: str) -> None:
+    before = left_behind(shared)
+    answer = form(address, body)
+    assert answer.status_code == 400 and reason in answer.json()["reason"] and "curl -F file=@" in answer.json()["reason"]
+    assert left_behind(shared) == before
+
+
+def test_a_form_keeps_the_limits_of_a_body(address: str, shared: Place) -> None:
+    assert form(address, b"", "multipart/form-data").status_code == 400, "no boundary"
+    assert form(address, HEAD + b"\r\n--x--\r\n").status_code == 415, "an empty file"
+    assert form(address, HEAD + bytes(int(MEGABYTES * 1e6) + 1) + b"\r\n--x--\r\n").status_code == 413
+    largest = form(address, HEAD + bytes(int(MEGABYTES * 1e6)) + b"\r\n--x--\r\n")
+    assert largest.status_code == 415 and "no video that Longtake knows" in largest.json()["reason"], "it came as a whole"
+    head = (
+        "POST /api/captions HTTP/1.1\nHost: 127.0.0.1\nTransfer-Encoding: chunked\nContent-Type: multipart/form-data; boundary=x"
+    )
+    first = b"%x\r\n" % len(HEAD) + HEAD + b"\r\n"
+    answer = raw(address, head, first, *repeat(b"10000\r\n" + b"\0" * 0x10000 + b"\r\n", 800))
+    assert answer.startswith("HTTP/1.1 413") and left_behind(shared) == []
+
+
+def test_the_sample_is_a_test_clip_of_the_run_with_what_people_wrote(address: str, shared: Place) -> None:
+    run = httpx.get(f"{address}/api/run", timeout=60)
+    sample, clip = run.json()["sample"], shared.clip("test")
+    assert sample["name"] == clip.name and "test split of toy" in sample["about"] and len(sample["captions"]) > 1
+    assert httpx.get(f"{address}/api/sample", timeout=60).content == clip.read_bytes()
+    assert str(shared.root) not in run.text, "where the data lies is nobody's business"
+
+
+def test_where_others_can_reach_the_page_the_sample_is_drawn(shared: Place, tmp_path: Path) -> None:
+    with served(shared.workspace.root, tmp_path, "--host", "0.0.0.0") as address:
+        sample = httpx.get(f"{address}/api/run", timeout=60).json()["sample"]
+        assert "drawn" in sample["about"] and sample["captions"]
+        assert httpx.get(f"{address}/api/sample", timeout=60).content[4:8] == b"ftyp"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +212,7 @@ def test_twenty_uploads_at_once_are_answered_or_asked_to_come_again(address: str
     states = [answer.status_code for answer in answers]
     assert set(states) <= {200, 503} and states.count(200) >= WAITING + 1
     assert all(answer.headers["Retry-After"] for answer in answers if answer.status_code == 503)
-    assert len({answer.json()["caption"] for answer in answers if answer.status_code == 200}) == 1
+    assert len({answer.json()["clips"][0]["caption"] for answer in answers if answer.status_code == 200}) == 1
     assert send(address, data, frames=False).status_code == 200
 
 
@@ -139,11 +229,14 @@ def test_the_page_is_safe_and_the_api_describes_itself(address: str) -> None:
     policy = page.headers["content-security-policy"]
     assert page.status_code == 200 and "unsafe" not in policy and "default-src 'none'" in policy
     assert page.headers["x-content-type-options"] == "nosniff"
-    assert page.text.count("<script") == 1 and "style=" not in page.text and "http" not in page.text.replace("http://www", "")
+    assert "<script>" not in page.text and "style=" not in page.text and "http" not in page.text.replace("http://www", "")
+    assert "media-src blob:" in policy and "blob:" not in policy.partition("script-src")[2].partition(";")[0]
     described = httpx.get(f"{address}/api/openapi.json", timeout=60).json()
     upload = described["paths"]["/api/captions"]["post"]
-    assert "application/octet-stream" in upload["requestBody"]["content"]
-    assert {"200", "413", "415", "503", "504"} <= upload["responses"].keys()
+    assert {"application/octet-stream", "multipart/form-data"} == upload["requestBody"]["content"].keys()
+    assert {"200", "400", "413", "415", "503", "504"} <= upload["responses"].keys()
+    assert {"application/json", "text/vtt", "text/csv", "text/plain"} <= upload["responses"]["200"]["content"].keys()
+    assert {"n_best", "frames", "shots", "format"} == {parameter["name"] for parameter in upload["parameters"]}
     metadata = httpx.get(f"{address}/api/run", timeout=60).json()
     assert metadata["recipe"] == "toy" and metadata["megabytes"] == MEGABYTES
     assert httpx.get(f"{address}/../../etc/passwd", timeout=60).status_code == 404

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tasks.reporting.pages import ComparisonPage, Curve, RunCaption, RunDifference, ScoreDifference
+from tasks.reporting.pages import ComparisonPage, Curve, RunCaption, RunDifference, Score, ScoreDifference
 from tasks.reporting.rendering import CLIPS_PER_PAGE, render_comparison
 from tests.tasks.reporting.toy_pages import EVIL, Outline, a_compared_clip, a_comparison, a_run, check_escaped
+
+FEW_DIFFERENCES = [RunDifference("B", "A", [ScoreDifference("CIDEr", 10.0)])]
 
 
 def test_scores_differences_settings_and_captions_stand_side_by_side():
@@ -17,7 +19,14 @@ def test_scores_differences_settings_and_captions_stand_side_by_side():
     expected = ["Comparison of 2 runs", "45.0 to 55.0", "55.0 to 65.0", "decoding.width", "a red circle", "a red disc rolls"]
     assert [words for words in expected if words not in text] == []
     row = re.search(r'<tr class="significant">.*?</tr>', html, re.DOTALL)
-    assert row is not None and [word in row[0] for word in ("+10.0", "+2.50 to +17.0", "0.004")] == [True] * 3
+    assert row is not None and [word in row[0] for word in ("+10.0", "+2.5 to +17.0", "0.004")] == [True] * 3
+
+
+def test_of_few_videos_there_is_a_difference_but_no_interval_and_no_significance():
+    runs = [a_run(label, 50.0, scores={"CIDEr": Score("CIDEr", 50.0)}) for label in "AB"]
+    text = Outline(html := render_comparison(a_comparison(runs=runs, differences=FEW_DIFFERENCES))).text
+    assert "+10.0" in text and 'class="significant"' not in html
+    assert [words for words in ("interval", "chance", "one-sided") if words in text] == []
 
 
 def test_intervals_of_a_score_share_one_scale():

@@ -1,22 +1,15 @@
-"""The names of the classes that nets were trained on: ImageNet's 1000 and Kinetics' 400 as torchvision lists them, or what a model
-of transformers says itself."""
+"""The names of the classes that published nets were trained on, as torchvision lists them: ImageNet's 1000, Kinetics' 400."""
 
 from functools import cache
-from pathlib import Path
 
-from models.backbones import hf_folder
 from models.backbones.zoo import module_of
 
 _SETS = {"image": 1000, "motion": 400, "resnext3d": 400, "i3d": 400}
 """module of the zoo -> how many classes its pretrained nets have, in the order of that list"""
 
 
-def class_names(net: str, count: int, weights: Path | None = None) -> tuple[str, ...] | None:
-    """What the classes of a net with its pretrained weights are called; None where no such list is known. `weights`: their file,
-    beside which a model of transformers says it."""
-    if module_of(net) == "hf":
-        names = hf_folder.labels(weights.parent) if weights else None
-        return tuple(names) if names and len(names) == count else None
+def class_names(net: str, count: int) -> tuple[str, ...] | None:
+    """What the classes of a net with its pretrained weights are called; None where no such list is known."""
     return _names(count) if _SETS.get(module_of(net)) == count else None
 
 

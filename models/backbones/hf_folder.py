@@ -99,17 +99,16 @@ def labels(folder: Path) -> list[str] | None:
     named = read_settings(folder).get(CONFIG, {}).get("id2label")
     if not isinstance(named, dict):
         return None
-    names = [named.get(str(n)) for n in range(len(named))]
-    return ["".join(c for c in name if c.isprintable()) for name in names] if all(isinstance(n, str) for n in names) else None
+    found = [named.get(str(n)) for n in range(len(named))]
+    names = ["".join(c for c in name if c.isprintable()) for name in found if isinstance(name, str)]
+    return names if len(names) == len(named) else None
 
 
 def _asks_for_code(value: Any) -> str:
     """The first setting, at any depth, that would make transformers load more than a model: attention kernels, quantisers."""
-    if isinstance(value, list):
-        return next(filter(None, map(_asks_for_code, value)), "")
-    if not isinstance(value, dict):
-        return ""
-    asked = (
-        f"'{key}'" for key, v in value.items() if _LOADS_CODE.fullmatch(key) and not any(v is h or v == h for h in _HARMLESS)
-    )
-    return next(asked, "") or _asks_for_code(list(value.values()))
+    if isinstance(value, dict):
+        for key, v in value.items():
+            if _LOADS_CODE.fullmatch(key) and not any(v is harmless or v == harmless for harmless in _HARMLESS):
+                return f"'{key}'"
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((asked for each in inner if (asked := _asks_for_code(each))), "")

@@ -57,9 +57,9 @@ def wanted_file(net: str) -> WantedFile:
     """Which file holds the pretrained weights of a net, and where it is to be had."""
     module = module_of(net)
     if module == "hf":
-        folder = hf_folder.folder_in(net)
-        where = {"location": f"the folder {folder}"} if folder else {"repo": net.removeprefix(hf_folder.PREFIX)}
-        return WantedFile(canonical(net), hf_folder.WEIGHTS, **where)
+        if folder := hf_folder.folder_in(net):
+            return WantedFile(canonical(net), hf_folder.WEIGHTS, location=f"the folder {folder}")
+        return WantedFile(net, hf_folder.WEIGHTS, repo=net.removeprefix(hf_folder.PREFIX))
     net = canonical(net).partition("@")[0]  # the size of its frames does not make them other weights
     if module == "image":
         package = PACKAGES.get(net.removeprefix("timm:"))

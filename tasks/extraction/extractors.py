@@ -215,6 +215,12 @@ def _backbone_source(dataset: str, name: str, feature: BackboneFeature, sampling
     return FeatureSource(name, key, store, description, sampling_of(feature), True, random, weights, missing)
 
 
+def labels_of(feature: BackboneFeature) -> list[str] | None:
+    """What a model of transformers calls its classes, where these are the feature."""
+    known = WeightsFolder().find(canonical(feature.net)) if feature.output_name == "classes" else None
+    return hf_folder.labels(known.path.parent) if known else None
+
+
 def _averaged(feature: TaggerFeature | BackboneFeature) -> str:
     return ", averaged over time" if feature.over_time == "mean" else ""
 

@@ -48,6 +48,7 @@ def test_text_from_data_never_becomes_markup():
         scores={EVIL: 1.0},
         attention=([EVIL], [[1.0, 0.0]]),
         words=[(EVIL, 0.5)],
+        classes={EVIL: [(EVIL, 0.5)]},
     )
     pair = DuplicateClips(clip, clip, 0.5, "mixed up")
     near = NearDuplicates(EVIL, EVIL, 0.0, (EVIL,), (EVIL,))

@@ -20,7 +20,7 @@ _JEPA = {"patch_size": 8, "crop_size": SIDE, "frames_per_clip": 4, "mlp_ratio": 
 _JEPA |= {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
 
 ACTIONS = {0: "clapping <b>hands</b>", 1: "marching"}
-ANIMALS = {0: "cat", 1: "dog", 2: "owl"}
+ANIMALS = {0: "cat", 1: "dog", 2: "owl <i>"}
 
 Made = tuple[Any, Any]
 MODELS: dict[str, Callable[[], Made]] = {

@@ -26,6 +26,7 @@ def test_the_page_is_well_formed_and_says_what_it_was_given():
     expected = ["A first try.", "features come from random weights", "demo world", "kind: demo", "2026-01-02 03:04 UTC"]
     expected += ["1.25", "40 test clips", "lower is better", "51.7", "1 min 15 s", "1,200"]
     expected += ["a red circle", "the circle is red", "97 %", "ends in the middle of a frame"]
+    expected += ["i3d: applauding 62 %, marching 12 %"]
     assert [words for words in expected if words not in outline.text] == []
 
 

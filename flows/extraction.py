@@ -9,10 +9,12 @@ import yaml
 
 from flows.pipeline import plan_pipeline
 from flows.recipe import load_recipe
-from models.backbones.zoo import LISTENING, UnknownBackbone, module_of
-from storage.errors import UsageError
+from models.backbones import hf_folder
+from models.backbones.zoo import LISTENING, UnknownBackbone, canonical, module_of
+from storage.errors import BadInput, UsageError
 from storage.features.exporting import ExportFormat, ExportReport, export_features
 from storage.features.store import FeatureStore
+from storage.weights import WeightsFolder
 from storage.workspace import Workspace
 from tasks.framework.progress import progress_on_demand
 
@@ -23,29 +25,43 @@ _CLIP_LENGTH, _POSITIONS = 16, 20
 
 def recipe_for_nets(folder: Path, nets: Sequence[str], frames: int | None = None, fps: float | None = None) -> str:
     """A recipe as text that extracts these nets' features: at `frames` evenly spread positions of each video (20), or at `fps`
-    frames per second, for nets that see clips in stretches of 16 such frames."""
+    frames per second, for nets that see clips in stretches of 16 such frames (or as many as the net was made for)."""
     features: dict[str, Any] = {}
-    for net in nets or (DEFAULT_NET,):
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", net).strip("-._")
-        features[name] = {"kind": "backbone", "net": net} | ({} if net in LISTENING else {"sampling": sampling_for(net)})
     positions = frames or _POSITIONS
-    samplings: dict[str, Any] = {
-        "frames": {"kind": "uniform", "frames": positions},
-        "clips": {"kind": "clips", "positions": positions, "length": _CLIP_LENGTH},
-    }
-    if fps is not None:
-        samplings["frames"] = {"kind": "times", "fps": fps}
-        samplings["clips"] = {"kind": "windows", "seconds": _CLIP_LENGTH / fps, "length": _CLIP_LENGTH}
+    samplings: dict[str, Any] = {"frames": {"kind": "times", "fps": fps} if fps else {"kind": "uniform", "frames": positions}}
+    for net in nets or (DEFAULT_NET,):
+        hf = net.startswith(hf_folder.PREFIX)
+        name = hf_folder.short(net) if hf else re.sub(r"[^A-Za-z0-9._-]+", "-", net).strip("-._")
+        if name in features:
+            raise UsageError(f"two of the nets would be called '{name}'; name each once, or write a recipe that gives them names")
+        features[name] = {"kind": "backbone", "net": net}
+        if net in LISTENING:
+            continue
+        features[name]["sampling"] = "frames"
+        if length := clip_length(net):
+            features[name]["sampling"] = sampling = "clips" if length == _CLIP_LENGTH else f"clips{length}"
+            clips = {"kind": "clips", "positions": positions, "length": length}
+            samplings[sampling] = {"kind": "windows", "seconds": length / fps, "length": length} if fps else clips
     dataset = {"kind": "videos", "path": str(folder.expanduser().absolute())}
     return yaml.safe_dump({"name": "extract", "dataset": dataset, "sampling": samplings, "features": features}, sort_keys=False)
 
 
-def sampling_for(net: str) -> str:
-    """frames or clips: what a net that sees is shown."""
+def clip_length(net: str) -> int | None:
+    """How many frames the clips have that a net is shown; None: it sees single frames."""
     try:
-        return "clips" if module_of(net) in _CLIP_NETS else "frames"
+        if module_of(net) != "hf":
+            return _CLIP_LENGTH if module_of(net) in _CLIP_NETS else None
     except UnknownBackbone as error:
         raise UsageError(str(error)) from error
+    from models.backbones.hf import clip_in
+    from models.backbones.hub import fetch_folder
+    from models.backbones.weights import WeightsUnavailable
+
+    try:
+        known = WeightsFolder().find(canonical(net))
+        return clip_in(net, known.path.parent if known else fetch_folder(net, weights=False))
+    except (WeightsUnavailable, ValueError) as error:
+        raise BadInput(str(error)) from error
 
 
 def backbone_settings(recipe: str, net: str) -> list[str]:
@@ -56,8 +72,8 @@ def backbone_settings(recipe: str, net: str) -> list[str]:
         listed = ", ".join(features)
         raise UsageError(f"--backbone is for a recipe with one net, and '{recipe}' has the features {listed}; use --set")
     settings = [f"features.{nets[0]}={{kind: backbone, net: '{net}', sampling: frames}}"]
-    if net not in LISTENING and sampling_for(net) == "clips":
-        settings.append(f"sampling.frames={{kind: clips, positions: 12, length: {_CLIP_LENGTH}}}")
+    if net not in LISTENING and (length := clip_length(net)):
+        settings.append(f"sampling.frames={{kind: clips, positions: 12, length: {length}}}")
     return settings
 
 

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
-from models.backbones.classes import class_names
 from storage.datasets import READERS, DatasetOptions, detect_kind, read_dataset
 from storage.errors import StorageError, UsageError
 from storage.features.exporting import ExportFormat, ExportReport, export_features
@@ -17,6 +15,7 @@ from storage.features.s3_sync import RemoteFeatures, Transfer
 from storage.features.store import FeatureDType, FeatureStore
 from storage.records import Problem
 from storage.workspace import Workspace
+from tasks.extraction.class_names import class_names_of, likeliest
 from tasks.extraction.extractors import IMPORTED
 from tasks.framework.progress import progress_on_demand
 
@@ -92,17 +91,15 @@ def top_classes(store: FeatureStore, name: str, videos: Sequence[str], count: in
     options = store.provenance.get("options", {})
     if options.get("output") != "classes" or store.feature_shape is None:
         raise UsageError(f"{name} holds no classes; add a feature with 'output: classes' to the recipe and extract it")
-    size = store.feature_shape[-1]
-    names = class_names(options["net"], size) if options["weights"] == "pretrained" else None
+    names = class_names_of(store)
     view = store.view()
     rows, lengths = [], view.lengths()
     for id in videos or sorted(lengths):
         if id not in lengths:
             raise UsageError(f"there is no video '{id}' in {name}; it has {', '.join(sorted(lengths)[:5])} ...")
         if lengths[id]:
-            mean = view.read(id).astype(np.float64).mean(0)
-            best = mean.argsort()[::-1][:count].tolist()
-            shown = [{"class": names[n] if names else f"class {n}", "probability": round(float(mean[n]), 4)} for n in best]
+            best = likeliest(view.read(id), names, count)
+            shown = [{"class": name, "probability": round(probability, 4)} for name, probability in best]
             rows.append({"video": id, "classes": shown})
     return rows
 

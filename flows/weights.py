@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.recipe import load_recipe
+from models.backbones import hf_folder
 from models.backbones.hub import WantedFile, cached, published_files, wanted_file
 from models.backbones.packaged import PACKAGES, convert
 from models.backbones.weights import WeightsUnavailable
@@ -65,6 +66,8 @@ def list_weights(folder: WeightsFolder, recipe: str | None = None) -> list[Weigh
 def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> ImportedWeights:
     """Take a file in as the weights of a net, if it fits the net weight by weight."""
     file = file.expanduser()
+    if net is not None and net.startswith(hf_folder.PREFIX):
+        return _register_folder(folder, canonical(net), file)
     if not file.is_file():
         raise BadInput(f"no weights file at {file}; give the path of a .safetensors or .pth file")
     published = published_files().get(file.name)
@@ -86,6 +89,18 @@ def import_weights(folder: WeightsFolder, file: Path, net: str | None) -> Import
     before = folder.find(net)
     known = folder.import_file(net, file, published.source if ours and published else None)
     return ImportedWeights(known, before if before and before.sha256 != known.sha256 else None, ours)
+
+
+def _register_folder(folder: WeightsFolder, net: str, source: Path) -> ImportedWeights:
+    """The folder of a model of transformers. It stays where it is."""
+    try:
+        weights = hf_folder.weights_in(source.absolute())
+    except hf_folder.BadFolder as error:
+        raise BadInput(str(error)) from error
+    if problem := _load_problem(net, weights):
+        raise BadInput(problem)
+    before, known = folder.find(net), folder.register(net, weights, f"the folder {source.absolute()}")
+    return ImportedWeights(known, before if before and before.sha256 != known.sha256 else None, False)
 
 
 def _import_packaged(folder: WeightsFolder, net: str, file: Path) -> ImportedWeights:

@@ -96,7 +96,7 @@ class WeightsFolder:
     def register(self, net: str, path: Path, source: str, how: How = "downloaded") -> KnownWeights:
         """Note that a file, left where it is, holds the weights of a net; it takes the place of what was noted before."""
         path, bare = _existing(path), bare_name(net)
-        known = _with_current_hash(KnownWeights(net.partition("@")[0], path, "", 0, 0, source, how))
+        known = _with_current_hash(KnownWeights(net if bare == net else net.partition("@")[0], path, "", 0, 0, source, how))
         with self._changing() as rows:
             rows[bare] = known
         return known
@@ -156,6 +156,8 @@ def hash_file(path: Path) -> str:
 def bare_name(net: str) -> str:
     """The name that weights go by: without the library, as in timm:resnet101, and without how the net is used, as in
     fasterrcnn_resnet50_fpn_v2@320, since neither makes them other weights."""
+    if net.startswith("hf:"):  # a repository or a folder: its last part alone could mean several
+        return net
     if not _NET.fullmatch(net):
         raise BadInput(f"{net!r} cannot be the name of a net; names are like resnet101, timm:resnet50 or tv:s3d")
     return net.rpartition(":")[2].partition("@")[0]

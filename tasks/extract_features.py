@@ -24,7 +24,7 @@ from storage.records import SPLITS, ArtifactRef, Problem
 from storage.workspace import Completion, Workspace
 from tasks.catalogue import nameless
 from tasks.extraction.engine import Video
-from tasks.extraction.extractors import FeatureOptions, FeatureSource, find_source
+from tasks.extraction.extractors import BackboneFeature, FeatureOptions, FeatureSource, find_source, labels_of
 from tasks.extraction.frames import probes_of
 from tasks.extraction.nets import Engine, arithmetic_of, engine_of
 from tasks.extraction.shards import PendingRows, Shard, mirror_of, run_shards
@@ -135,8 +135,10 @@ def _pending(
     engine = _engine(context, feature)
     device = context.runtime.torch_device()
     arithmetic = arithmetic_of(feature, device, context.runtime.precision)
-    made = {"weights": source.weights, "options": feature.model_dump(mode="json"), "engine": engine}
+    made: dict[str, Any] = {"weights": source.weights, "options": feature.model_dump(mode="json"), "engine": engine}
     made |= {"device": device_name(device), "arithmetic": arithmetic}
+    if isinstance(feature, BackboneFeature) and feature.is_of_transformers:
+        made |= {"transformers": version("transformers"), "classes": labels_of(feature)}
     path = context.workspace.features / source.store
     store = FeatureStore.create(path, provenance=provenance | made | versions())
     if not len(store.view()) and any(store.provenance.get(name) != made[name] for name in ("engine", "device", "arithmetic")):

@@ -11,11 +11,12 @@ import torch
 import yaml
 from pydantic import Field
 
-from models.backbones.zoo import open_backbone
+from models.backbones.zoo import canonical, module_of, open_backbone
 from models.captioners.vre.captioner import VreOptions
 from models.zoo import CaptionerOptions
 from storage.catalogue import Catalogue
 from storage.checkpoints import Checkpoint
+from storage.features.store import FeatureStore
 from storage.files.atomic import write_text
 from storage.neighbours import NearDuplicates, Neighbours, near_duplicate_rows
 from storage.options import Options
@@ -23,9 +24,11 @@ from storage.records import SPLITS, ArtifactRef
 from storage.results import CaptionRow, read_captions, read_scores
 from storage.runs import load_runs
 from storage.text.references import References
+from storage.weights import WeightsFolder
 from storage.workspace import read_done
 from tasks.evaluation.caption_warnings import run_warnings
 from tasks.evaluation.near_duplicates import captioned_duplicates
+from tasks.extraction.class_names import class_names_of, likeliest
 from tasks.framework.feature_access import FeatureAccess
 from tasks.framework.quarantine import gather_problems
 from tasks.framework.stage import StageContext, StageResult, stage
@@ -59,13 +62,15 @@ class PageOptions(Options):
     recipe: dict[str, Any]
 
 
+_CLASSES = 3  # shown per clip and feature
 _CLIP_SCORES = ("CIDEr", "BLEU-4", "ROUGE-L")
 SEVERAL = ("frame_plans", "seeded", "boosted", "captioners")
 """inputs of the report that are tuples"""
 
 
 # 2: diversity, self-retrieval, near duplicates. 3: intervals, the papers' figures, regions, key frames, all test videos.
-# 4: pictures are large, heat maps over cells. 5: warnings about captions. 6: no intervals of few videos, one look of all pages
+# 4: pictures are large, heat maps over cells. 5: warnings about captions. 6: no intervals of few videos, one look of all pages,
+# the likeliest classes of clips
 @stage(version=6)
 def report(
     context: StageContext,
@@ -214,6 +219,7 @@ def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
     """video id -> its clip, and what could not be shown."""
     split = run.metrics["split"]
     references, words, per_video = run.references.texts(split), _words_found(run), run.metrics["per_video"]
+    classes = _classes_found(run)
     maps, not_shown = _attention_maps(run)
     clips = {}
     for row in run.rows:
@@ -235,6 +241,7 @@ def _clips(run: _Run) -> tuple[dict[str, ReportClip], list[str]]:
             key_time=attended.key_time,
             first_caption=attended.first_caption,
             words=words.get(row.video_id, ()),
+            classes=classes.get(row.video_id, {}),
         )
     return clips, not_shown
 
@@ -275,7 +282,8 @@ def _part_of_a_frame(run: _Run) -> tuple[float, float] | None:
     feature = run.recipe["features"].get(name, {})
     if feature.get("kind") != "backbone" or not feature.get("output", "").startswith("grid"):
         return None
-    fit = open_backbone(feature["net"], None, 0).preprocessing
+    known = WeightsFolder().find(canonical(feature["net"])) if module_of(feature["net"]) == "hf" else None
+    fit = open_backbone(feature["net"], known.path if known else None, 0).preprocessing
     return (fit.crop[0] / fit.short, fit.crop[1] / fit.short) if fit and fit.crop and fit.short else None
 
 
@@ -297,6 +305,19 @@ def _words_found(run: _Run) -> dict[str, list[tuple[str, float]]]:
             likely = probabilities.topk(min(8, len(words)))
         pairs = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         found[row.video_id] = [(words[n], probability) for n, probability in pairs]
+    return found
+
+
+def _classes_found(run: _Run) -> dict[str, dict[str, list[tuple[str, float]]]]:
+    """video id -> feature -> its likeliest classes, for the features of class probabilities whose names are known."""
+    found: dict[str, dict[str, list[tuple[str, float]]]] = {row.video_id: {} for row in run.rows}
+    for name in (name for name, feature in run.recipe["features"].items() if feature.get("output") == "classes"):
+        access = FeatureAccess.open(run.context.workspace, run.folders["extraction"], (name,))
+        names = class_names_of(FeatureStore.open(run.context.workspace.features / access.about[name]["store"]))
+        for id in access.usable(list(found)) if names else ():
+            rows, valid = access.read([id])
+            if valid[name].any():
+                found[id][name] = likeliest(rows[name][0].numpy(), names, _CLASSES)
     return found
 
 

@@ -46,7 +46,12 @@ def list_(
 
 @weights_app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="A .safetensors or .pth file with a net's state dict, or i3d-kinetics-400.ckpt.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A .safetensors or .pth file with a net's state dict, i3d-kinetics-400.ckpt, or the folder of an hf: net."
+        ),
+    ],
     net: Annotated[
         str | None, typer.Option(help="Whose weights these are; not needed if the file has its published name.")
     ] = None,

@@ -17,6 +17,8 @@ class Preprocessing:
     size: tuple[int, int] | None = None
     crop: tuple[int, int] | None = None
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    crop_rounding: Literal["even", "down"] = "even"
+    """where an odd margin's half ends: torchvision and timm round it to the even number, transformers rounds it down"""
 
 
 class Backbone(Protocol):

@@ -1,11 +1,12 @@
 """Where pretrained weights come from: the file that each backbone wants, and fetching it into the cache of its own library:
-timm's into Hugging Face's, torchvision's and VGGish's into torch.hub's, where whatever else uses these libraries finds them.
-What an installed package holds (`packaged.py`) is not fetched."""
+timm's and transformers' into Hugging Face's, torchvision's and VGGish's into torch.hub's, where whatever else uses these
+libraries finds them. What an installed package holds (`packaged.py`) is not fetched."""
 
 import re
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,9 @@ from urllib.request import Request, urlopen
 
 import torch.hub
 from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+from models.backbones import hf_folder
 from models.backbones.packaged import PACKAGES, WeightsPackage
 from models.backbones.weights import WeightsUnavailable, first_line
 from models.backbones.zoo import BACKBONES, WEIGHTLESS, canonical, module_of
@@ -54,6 +56,10 @@ class WantedFile:
 def wanted_file(net: str) -> WantedFile:
     """Which file holds the pretrained weights of a net, and where it is to be had."""
     module = module_of(net)
+    if module == "hf":
+        if folder := hf_folder.folder_in(net):
+            return WantedFile(canonical(net), hf_folder.WEIGHTS, location=f"the folder {folder}")
+        return WantedFile(net, hf_folder.WEIGHTS, repo=net.removeprefix(hf_folder.PREFIX))
     net = canonical(net).partition("@")[0]  # the size of its frames does not make them other weights
     if module == "image":
         package = PACKAGES.get(net.removeprefix("timm:"))
@@ -88,6 +94,9 @@ def cached(net: str) -> Path | None:
     wanted = wanted_file(net)
     if wanted.package:
         return wanted.package.path
+    if module_of(net) == "hf":
+        folder = hf_folder.folder_in(net) or _cached_folder(net)
+        return folder / wanted.file if folder and hf_folder.is_complete(folder) else None
     if wanted.repo:
         repo, _, revision = wanted.repo.partition("@")
         files = dict.fromkeys([wanted.file, *(_HUB_FILES if wanted.file in _HUB_FILES else ())])
@@ -100,6 +109,8 @@ def cached(net: str) -> Path | None:
 def fetch(net: str) -> Path:
     """The file with the pretrained weights of a net, downloaded if no cache has it."""
     wanted = wanted_file(net)
+    if module_of(net) == "hf":
+        return hf_folder.weights_in(fetch_folder(net))
     found = cached(net)
     if found is not None:
         return found
@@ -107,18 +118,54 @@ def fetch(net: str) -> Path:
         package = net in PACKAGES
         reason = "the package is not installed" if package else "its publisher gives no address that a program could use"
         raise WeightsUnavailable(_explained(wanted, reason))
-    try:
+    with _explaining(wanted):
         return _from_hub(wanted) if wanted.repo else _from_url(wanted)
+
+
+def fetch_folder(net: str, weights: bool = True) -> Path:
+    """The folder of a model of transformers: its own, or the hub's cache of it, with what was missing downloaded. Without
+    `weights`, its settings are enough."""
+    if folder := hf_folder.folder_in(net):
+        return hf_folder.weights_in(folder).parent
+    found, wanted = _cached_folder(net), wanted_file(net)
+    if found and hf_folder.is_complete(found, weights):
+        return found
+    with _explaining(wanted):
+        _await_answer()
+        download = partial(hf_hub_download, wanted.repo, etag_timeout=_SECONDS)
+        found = Path(download(hf_folder.CONFIG)).parent
+        for file in [*hf_folder.PROCESSORS, *([wanted.file] if weights else [])]:
+            try:
+                download(file, revision=found.name)  # all of one commit
+            except EntryNotFoundError as error:
+                if isinstance(error, LocalEntryNotFoundError):  # nobody answers any more
+                    raise
+    return found
+
+
+def _cached_folder(net: str) -> Path | None:
+    found = try_to_load_from_cache(wanted_file(net).repo, hf_folder.CONFIG)
+    return Path(found).parent if isinstance(found, str) else None
+
+
+@contextmanager
+def _explaining(wanted: WantedFile) -> Iterator[None]:
+    try:
+        yield
     except (OSError, RuntimeError, ValueError, EntryNotFoundError) as error:
         raise WeightsUnavailable(_explained(wanted, str(getattr(error, "reason", "")) or first_line(error))) from error
 
 
-def _from_hub(wanted: WantedFile) -> Path:
+def _await_answer() -> None:
     if constants.HF_HUB_OFFLINE:
         raise OSError("HF_HUB_OFFLINE is set")
     # Fail within seconds where nobody answers: the hub's own client would try six times, ever more slowly.
     with suppress(HTTPError):  # it answers: what it says of the file itself is for its client to understand
         urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_SECONDS).close()  # noqa: S310 - an https address
+
+
+def _from_hub(wanted: WantedFile) -> Path:
+    _await_answer()
     repo, _, revision = wanted.repo.partition("@")
     download = partial(hf_hub_download, repo, revision=revision or None, etag_timeout=_SECONDS)
     try:
@@ -180,9 +227,15 @@ def _explained(wanted: WantedFile, why: str) -> str:
     hashed = f"its sha256 begins with {wanted.sha256}" if wanted.sha256 else "its sha256 is not known beforehand"
     what = f"the file {wanted.file}, from {wanted.source} ({hashed})" if wanted.file else f"from {wanted.source}"
     advice = f"get it where there is a network, then run 'longtake weights import FILE --net {wanted.net}'"
+    if wanted.net.startswith(hf_folder.PREFIX):
+        what = f"the folder of {', '.join([hf_folder.CONFIG, *hf_folder.PROCESSORS[:2], wanted.file])}, from {wanted.source}"
+        what += " (one of the two processors is enough)"
+        advice = f"get it where there is a network, then run 'longtake weights import FOLDER --net {wanted.net}' or name the net "
+        return _unavailable(wanted, why, what, advice + "hf:./FOLDER")
     if package := PACKAGES.get(wanted.net.removeprefix("timm:")):
         advice = f"{package.command}, which holds them, or {advice}"
-    return (
-        f"the pretrained weights of '{wanted.net}' are not here and cannot be fetched ({why}); wanted: {what}; {advice}; "
-        "or say 'weights: random' in the recipe, only to try the plumbing"
-    )
+    return _unavailable(wanted, why, what, f"{advice}; or say 'weights: random' in the recipe, only to try the plumbing")
+
+
+def _unavailable(wanted: WantedFile, why: str, what: str, advice: str) -> str:
+    return f"the pretrained weights of '{wanted.net}' are not here and cannot be fetched ({why}); wanted: {what}; {advice}"

@@ -77,7 +77,7 @@ class ImageBackbone:
             return (features if last else features.permute(0, 2, 3, 1)).flatten(1, 2)
         patches = features[:, getattr(self._timm, "num_prefix_tokens", 0) :]
         # A class token that the net does not declare would shift every cell: tokens must tile the picture.
-        return patches if _tiles(int(patches.shape[1]), size) else None
+        return patches if tiles(int(patches.shape[1]), size) else None
 
     def _shapes(self, input_size: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs of one black picture, features by a copy that shares the weights: what some nets note down
@@ -97,7 +97,7 @@ def cells14(grid: Tensor) -> Tensor:
     return cells.permute(0, 2, 3, 1).flatten(1, 2)
 
 
-def _tiles(count: int, size: tuple[int, int]) -> bool:
+def tiles(count: int, size: tuple[int, int]) -> bool:
     """Whether so many equal square patches cover a picture of (height, width)."""
     side = math.sqrt(size[0] * size[1] / max(1, count))
     return count > 1 and all(abs(length / side - round(length / side)) < 1e-6 for length in size)

@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from models.backbones import hf_folder
+
 if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
@@ -48,7 +50,9 @@ class UnknownOutput(ValueError):
 
 
 def canonical(name: str) -> str:
-    """The one name of a net that has two, such as resnet101 for timm:resnet101."""
+    """The one name of a net that has two, such as resnet101 for timm:resnet101; a folder's path becomes absolute."""
+    if name.startswith(hf_folder.PREFIX):
+        return hf_folder.absolute(name)
     for prefix, module in PREFIXES.items():
         if BACKBONES.get(name.removeprefix(prefix).partition("@")[0]) == module:
             return name.removeprefix(prefix)
@@ -57,6 +61,11 @@ def canonical(name: str) -> str:
 
 def module_of(name: str) -> str:
     """Which module loads a backbone; an unknown name is refused with the known ones."""
+    if name.startswith(hf_folder.PREFIX):
+        if not hf_folder.is_name(name):
+            what = "say hf:<owner>/<repository> of Hugging Face's hub, or hf:./FOLDER"
+            raise UnknownBackbone(f"'{name}' names no model of transformers; {what}")
+        return "hf"
     name = canonical(name)
     whole, at, _ = name.partition("@")
     if name in BACKBONES or (at and BACKBONES.get(whole) in SIZED):
@@ -98,5 +107,5 @@ def _unknown(name: str) -> str:
     known |= {n: canonical(f"{prefix}{n}") for prefix in PREFIXES for n in sorted(_names_behind(prefix))}
     near = dict.fromkeys(known[n] for n in difflib.get_close_matches(plain, list(known), n=5))
     similar = f"; similar: {', '.join(near)}" if near else ""
-    every = f"{', '.join(BACKBONES)}, timm:<any net of timm>, tv:<any video net of torchvision>"
+    every = f"{', '.join(BACKBONES)}, timm:<any net of timm>, tv:<any video net of torchvision>, hf:<a model of transformers>"
     return f"there is no backbone '{name}'{similar}; known: {every}"

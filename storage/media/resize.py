@@ -1,5 +1,7 @@
 """Resizing and cropping frames for a net in the decoder process, so that only what the net sees is sent on."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +24,8 @@ class FrameTransform:
     size: tuple[int, int] | None = None
     crop: tuple[int, int] | None = None
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    crop_rounding: Literal["even", "down"] = "even"
+    """where the half of an odd margin ends: at the even number, or below"""
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) that a frame has before it is cropped."""
@@ -48,7 +52,9 @@ def resize_and_crop(picture: Frame, fit: FrameTransform) -> Picture:
     size = fit.resized(width, height)
     if size != (width, height):
         picture = to_image(picture).resize(size, _FILTERS[fit.interpolation])
-    return np.asarray(picture if fit.crop is None else _middle(picture, *fit.crop))
+    return np.asarray(
+        picture if fit.crop is None else _middle(picture, *fit.crop, math.floor if fit.crop_rounding == "down" else round)
+    )
 
 
 def frame_size(picture: Frame) -> tuple[int, int]:
@@ -60,10 +66,10 @@ def to_image(picture: Frame) -> Image.Image:
     return picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
 
 
-def _middle(picture: Frame, width: int, height: int) -> Frame:
+def _middle(picture: Frame, width: int, height: int, rounded: Callable[[float], int]) -> Frame:
     """The middle of a frame, or all of a side that is no longer than asked for."""
     whole = frame_size(picture)
-    left, top = (max(0, round((side - part) / 2)) for side, part in zip(whole, (width, height), strict=True))
+    left, top = (max(0, rounded((side - part) / 2)) for side, part in zip(whole, (width, height), strict=True))
     right, bottom = min(whole[0], left + width), min(whole[1], top + height)
     if isinstance(picture, Image.Image):
         return picture.crop((left, top, right, bottom))

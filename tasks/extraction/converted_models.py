@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import models.backbones
+from models.backbones import hf_folder
 from models.backbones.backbone import Backbone
 from models.backbones.openvino_model import CannotConvert, convert
 from storage.errors import BadInput, wrap_os_errors
@@ -23,9 +24,10 @@ MODEL = "model.xml"
 
 def converted(backbone: Backbone, name: str, shape: tuple[int, ...], weights: list[Any]) -> Path:
     """The file of a backbone for batches of this shape, made if this machine has none. `weights` says which weights it has."""
-    made_by = [version(package) for package in ("openvino", "torch", "torchvision", "timm")]
+    hf = name.startswith(hf_folder.PREFIX)
+    made_by = [version(package) for package in ("openvino", "torch", "torchvision", "timm", *(("transformers",) if hf else ()))]
     key = digest("openvino", name, weights, shape, made_by, _backbone_code())
-    folder = cache_folder() / "openvino" / f"{name.replace(':', '-').replace('/', '-')}-{key[:16]}"
+    folder = cache_folder() / "openvino" / f"{hf_folder.short(name) if hf else name.replace(':', '-')}-{key[:16]}"
     if not folder.is_dir():
         console.print(f"converting {name} for OpenVINO (once)", highlight=False, markup=False)
         with wrap_os_errors(folder.parent):

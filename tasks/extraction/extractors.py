@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.backbones.zoo import LISTENING, WEIGHTLESS, canonical
+from models.backbones import hf_folder
+from models.backbones.zoo import LISTENING, WEIGHTLESS, canonical, module_of
 from storage.errors import BadInput
 from storage.features.store import FeatureStore
 from storage.files.hashing import digest, digest_file
@@ -64,7 +65,8 @@ class BackboneFeature(Options):
     kind: Literal["backbone"] = "backbone"
     net: str
     """inception_v4, resnet101, resnet152, resnext101_32x8d, r3d_18, resnext101_3d, i3d, fasterrcnn_resnet50_fpn_v2, vggish,
-    log_mel, or timm:<name> or tv:<name>; resnet101@448 sees the whole frame at 448 x 448; 'longtake weights list' shows them"""
+    log_mel, or timm:<name>, tv:<name> or hf:<repository or ./folder of transformers>; resnet101@448 sees the whole frame at
+    448 x 448; 'longtake weights list' shows them"""
     output: str = ""
     """pooled, grid, grid14 (of a sized net) or classes; regions or boxes; embedding. Left out: the first that the net has"""
     over_time: Literal["keep", "mean"] = "keep"
@@ -86,6 +88,16 @@ class BackboneFeature(Options):
         if self.aligned_with is not None and not self.reads_audio:
             raise ValueError(f"'aligned_with' is for nets that hear ({', '.join(LISTENING)}); {self.net} has 'sampling'")
         return self
+
+    @model_validator(mode="after")
+    def _models_of_transformers_bring_their_weights(self) -> Self:
+        if self.is_of_transformers and module_of(self.net) and self.weights != "pretrained":
+            raise ValueError(f"'{self.net}' names its weights already: leave 'weights' out")
+        return self
+
+    @property
+    def is_of_transformers(self) -> bool:
+        return self.net.startswith(hf_folder.PREFIX)
 
     @property
     def output_name(self) -> str:
@@ -182,23 +194,31 @@ def _tagger_source(dataset: str, name: str, feature: TaggerFeature, sampling: An
 
 
 def _backbone_source(dataset: str, name: str, feature: BackboneFeature, sampling: Any) -> FeatureSource:
-    missing = False
+    missing, net = False, canonical(feature.net)
     if feature.net in WEIGHTLESS:
         weights, kind = "none", "no"
     elif feature.weights == "random":
         weights, kind = f"random, seed {feature.seed}", "random"
     elif feature.weights == "pretrained":
-        known = WeightsFolder().find(canonical(feature.net))
+        known = WeightsFolder().find(net)
         weights, kind, missing = (known.sha256 if known else "not here yet"), "pretrained", known is None
+        if known and feature.is_of_transformers:  # the folder's content counts, not its name
+            weights, net = digest(weights, hf_folder.settings_digest(known.path.parent)), hf_folder.PREFIX
     else:
         weights, kind = _file_hash(name, feature.weights), Path(feature.weights).name
     output = feature.output_name
     precision = [] if feature.precision == "float32" else [feature.precision]
-    key = digest("backbone", 1, canonical(feature.net), output, feature.over_time, weights, sampling, *precision)
+    key = digest("backbone", 1, net, output, feature.over_time, weights, sampling, *precision)
     description = ", ".join([f"{feature.net} ({output}{_averaged(feature)})", f"{kind} weights", *precision])
     store = f"{dataset}/{name}-{key[:16]}"
     random = kind == "random"
     return FeatureSource(name, key, store, description, sampling_of(feature), True, random, weights, missing)
+
+
+def labels_of(feature: BackboneFeature) -> list[str] | None:
+    """What a model of transformers calls its classes, where these are the feature."""
+    known = WeightsFolder().find(canonical(feature.net)) if feature.output_name == "classes" else None
+    return hf_folder.labels(known.path.parent) if known else None
 
 
 def _averaged(feature: TaggerFeature | BackboneFeature) -> str:

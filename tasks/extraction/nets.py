@@ -24,7 +24,7 @@ from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, BadMedia, MissingFeatures, StorageError, TransientError
 from storage.media.frame_sampling import Clips, Keyframes, Sampling, Windows
 from storage.media.frame_stream import AudioRequest, FrameRequest
-from storage.media.resize import FrameTransform
+from storage.media.resize import FrameTransform, resize_and_crop
 from storage.weights import WeightsFolder
 from storage.worker_pool import Loss, WorkerPool
 from storage.worker_process import WorkerKind
@@ -37,6 +37,7 @@ Engine = Literal["torch", "openvino"]
 Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16"]
 _HALF: dict[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _CACHED = 8  # nets in memory at once
+_OFF = 2.5  # levels: torchvision's resize differs from Pillow's by one or, where bicubic overshoots, two
 _SLOW_BATCH = 600.0  # seconds, after which a net process hangs
 _NOT_CONVERTED = {"region", "log_mel"}  # modules of the zoo whose nets do more than OpenVINO knows, or have nothing to gain
 
@@ -147,8 +148,10 @@ class Net:
             return AudioRequest(sampling, plan)
         if sampling is None:
             raise BadInput(f"features.{name} looks at frames; name one of the recipe's samplings")
-        if clip is not None and not isinstance(sampling, Clips | Windows | Keyframes):
-            reason = f"{self.backbone.name} looks at clips of {clip} frames"
+        given = getattr(sampling, "length", 0)
+        unfit = isinstance(self.backbone, ProcessedBackbone) and not self.backbone.takes(given)
+        if clip is not None and (unfit or not isinstance(sampling, Clips | Windows | Keyframes)):
+            reason = f"{self.backbone.name} looks at clips of {clip} frames" + (f", not {given}" if given and unfit else "")
             raise BadInput(f"features.{name}: {reason}; give it a sampling of kind 'clips' or 'windows' with length {clip}")
         return FrameRequest(sampling, FrameTransform(**asdict(preprocessing)), plan)
 
@@ -264,6 +267,29 @@ class VideoBackbone(Protocol):
         ...
 
 
+@runtime_checkable
+class ProcessedBackbone(Protocol):
+    """A backbone that comes with a program of its own which fits frames."""
+
+    def takes(self, length: int) -> bool:
+        """Whether a clip may have so many frames."""
+        ...
+
+    def off_by(self, frame: np.ndarray, fitted: np.ndarray) -> float:
+        """How far a frame (H, W, 3) that was fitted by us is from what its program makes of it, in levels of 0 to 255."""
+        ...
+
+
+def check_fitting(backbone: Backbone) -> None:
+    """Compare our fitting of a noisy frame with the net's own program, which may do more than its settings say."""
+    if not isinstance(backbone, ProcessedBackbone) or backbone.preprocessing is None:
+        return
+    frame = np.random.default_rng(0).integers(0, 256, (270, 363, 3), np.uint8)
+    off = backbone.off_by(frame, resize_and_crop(frame, FrameTransform(**asdict(backbone.preprocessing))))
+    if off > _OFF:
+        raise BadInput(f"the processor of {backbone.name} fits frames in a way that is not known here (off by {off:.0f} of 255)")
+
+
 class _TaggerBackbone:
     """The word tagger as a backbone. Its outputs have the words in `only`, or if that is empty, all but those in `without`."""
 
@@ -317,6 +343,8 @@ def open_net(spec: NetSpec) -> Net:
     elif spec.weights != "random":
         path = Path(spec.weights)
     try:
-        return Net(spec, open_backbone(spec.name, path, spec.seed))
+        backbone = open_backbone(spec.name, path, spec.seed)
+        check_fitting(backbone)
+        return Net(spec, backbone)
     except (WeightsUnavailable, ValueError) as error:
         raise BadInput(str(error)) from error

@@ -63,7 +63,7 @@ class ReportClip:
     (words, weights), weights being words x positions, which are spread evenly over the video if it is a `timeline`, else
     are rows of several features. `regions` are those that each word attends to most, `cells` the weights of all cells where
     frames are grids. `key_time` is the second of the frame that a refocusing encoder chose, `first_caption` what it said
-    before. `words` are what the tagger found, each with its probability."""
+    before. `words` are what the tagger found, each with its probability; `classes` the likeliest classes by feature."""
 
     video_id: str
     split: str
@@ -80,6 +80,7 @@ class ReportClip:
     key_time: float | None = None
     first_caption: str = ""
     words: Sequence[tuple[str, float]] = ()
+    classes: Mapping[str, Sequence[tuple[str, float]]] = field(default_factory=dict)
 
 
 Verdict = Literal["told apart", "one of two", "mixed up", "same caption"]

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from storage.results import read_captions
+from tasks.extraction.extractors import BackboneFeature
+from tasks.extraction.pretrained import fetch_weights
 from tasks.report import PageOptions, ReportOptions, report
 from tasks.reporting.frame_images import read_frame_images
-from tests.tasks.toy_run import ToyRun
+from tests.models.backbones import tiny_transformers
+from tests.tasks.toy_run import EXTRACT, ToyRun
 
 
-def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
+def test_the_page_shows_captions_frames_scores_stages_and_classes(
+    toy: ToyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAKE_WEIGHTS", str(tmp_path / "weights"))
+    net = f"hf:{tiny_transformers.save('vit', tmp_path / 'vit')}"
+    animals = BackboneFeature(net=net, output="classes", sampling="clips")
+    pooled = animals.model_copy(update={"output": "pooled"})
+    fetch_weights([animals])
+    extracted = toy.features(EXTRACT.model_copy(update={"features": {**EXTRACT.features, "animals": animals, "looks": pooled}}))
     recipe = {
         "name": "toy",
         "description": "a toy & a test",
         "dataset": {"name": "demo", "kind": "demo"},
-        "features": {"scene": {"kind": "tagger", "weights": "trained"}},
+        "features": {
+            "scene": {"kind": "tagger", "weights": "trained"},
+            "animals": animals.model_dump(),
+            "looks": pooled.model_dump(),
+        },
         "captioner": {"kind": "sa_lstm", "features": ["scene"]},
         "decoding": {"width": 2, "max_length": 20},
         "evaluation": {"split": "test"},
@@ -25,7 +44,7 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
         toy.data,
         catalogue=toy.catalogue().ref,
         text=toy.text().ref,
-        features=toy.features().ref,
+        features=extracted.ref,
         seeded=(toy.seeded().ref,),
         captioners=(toy.seeded().ref,),
         captions=captions.ref,
@@ -42,3 +61,4 @@ def test_the_page_shows_captions_frames_scores_and_stages(toy: ToyRun) -> None:
     assert "Only 4 videos were scored" in page
     assert "95 % interval" not in page and "R@1" in page and "CIDEr-D" not in page, "of four videos; one number, one name"
     assert "stages were done in this run" in page and ">reused<" not in page  # no run is on record
+    assert page.count(">animals: ") == 3 and page.count("owl &lt;i&gt; ") == 3 and "looks: " not in page

@@ -26,6 +26,7 @@ def test_the_page_is_well_formed_and_says_what_it_was_given():
     expected = ["A first try.", "features come from random weights", "demo world", "kind: demo", "2026-01-02 03:04 UTC"]
     expected += ["1.2 ", "40 test clips", "lower is better", "51.7", "1 min 15 s", "1,200"]
     expected += ["a red circle", "the circle is red", "97 %", "ends in the middle of a frame"]
+    expected += ["i3d: applauding 62 %, marching 12 %"]
     assert [words for words in expected if words not in outline.text] == []
 
 
@@ -48,6 +49,7 @@ def test_text_from_data_never_becomes_markup():
         scores={EVIL: 1.0},
         attention=([EVIL], [[1.0, 0.0]]),
         words=[(EVIL, 0.5)],
+        classes={EVIL: [(EVIL, 0.5)]},
     )
     pair = DuplicateClips(clip, clip, 0.5, "mixed up")
     near = NearDuplicates(EVIL, EVIL, 0.0, (EVIL,), (EVIL,))

@@ -86,6 +86,7 @@ def a_clip(n: int = 0, cider: float = 1.0, **changes: Any) -> ReportClip:
         frame_times=[0.0, 1.5],
         attention=(["a", "red", "circle", "<eos>"], [[0.5, 0.5], [0.9, 0.1], [0.2, 0.8], [0.5, 0.5]]),
         words=[("red", 0.97), ("circle", 0.5)],
+        classes={"i3d": [("applauding", 0.62), ("marching", 0.12)]},
     )
     return replace(clip, **changes)
 

@@ -17,7 +17,7 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PART_OF = {
     "name": "mine",
     "dataset": {"kind": "folder"},
-    "sampling": {"frames": {"kind": "uniform"}, "clips": {"kind": "clips"}},
+    "sampling": {"frames": {"kind": "uniform"}, "clips": {"kind": "clips", "positions": 4}},
     "features": {"scene": {"kind": "backbone", "net": "tf_efficientnet_lite2", "sampling": "frames"}},
 }
 """what a recipe needs beside the part that a page shows"""

@@ -59,9 +59,8 @@ captioner: $(VENV)/.installed  ## train the Flickr8k captioner and write flickr8
 	$(BIN)/longtake run flickr8k-top-down --data $(DATA) --workspace $(WORKSPACE)
 	$(BIN)/longtake export flickr8k-top-down flickr8k.captioner --float16 --frames 4 --workspace $(WORKSPACE) --note "Trained on Flickr8k's photos, whose terms allow research and education only."
 
-KEEP ?= $(CURDIR)/longtake-workspace/docs
-docs: $(VENV)/.installed-dev  ## run the examples of README.md and docs/ and write what they print (CLIPS=clone of fight-detection-surv-dataset)
-	$(BIN)/python -m docs.examples --keep $(KEEP) $(if $(CLIPS),--clips $(CLIPS)) $(PAGES)
+docs: $(VENV)/.installed-dev  ## run the examples of README.md and docs/ and write what they print (CLIPS=real clips, KEEP=folder for the next time)
+	$(BIN)/python -m docs.examples $(PAGES) $(if $(KEEP),--keep $(KEEP)) $(if $(CLIPS),--clips $(CLIPS))
 
 clean:  ## remove the virtual environment and caches (never a workspace)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -27,6 +27,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import imageio_ffmpeg
 import numpy as np
@@ -225,22 +226,21 @@ def _copy_drawn_clips(world: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, default=PAGES, help="all by default")
-    parser.add_argument("--keep", type=Path, required=True, help="a folder for the finished demo; it is used again")
+    parser.add_argument("--keep", type=Path, help="keep the finished demo in this folder, and use it again")
     parser.add_argument("--clips", type=Path, help="a clone of github.com/seymanurakti/fight-detection-surv-dataset")
     given = parser.parse_args()
-    keep: Path = given.keep.resolve()
-    for page in given.pages:
-        world = world_for(keep, given.clips)
-        text = rewritten(page, world)
-        print(f"{page}: {'changed' if text != page.read_text() else 'as it was'}")
-        page.write_text(text)
+    with TemporaryDirectory() as temporary:
+        for page in given.pages:
+            text = rewritten(page, world_for(given.keep or Path(temporary), given.clips))
+            print(f"{page}: {'changed' if text != page.read_text() else 'as it was'}", flush=True)
+            page.write_text(text)
     if not given.clips:
         print("blocks that need real clips were left as they are: make docs CLIPS=/path/to/fight-detection-surv-dataset")
 
 
 def world_for(keep: Path, clips: Path | None) -> Path:
     """A new copy of the prepared folder, always at the same place: what one page does, another does not see."""
-    world, prepared = keep / "world", keep / "prepared"
+    world, prepared = keep.resolve() / "world", keep.resolve() / "prepared"
     shutil.rmtree(world, ignore_errors=True)
     if not prepared.exists():
         prepare(world)

@@ -39,7 +39,7 @@ MARKS = re.compile(r"quick|clips|exit=\d+")
 
 _FENCE = re.compile(r"^```(\w*) ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
-_PROGRESS = re.compile(r"^  .*(, \S+ s left|/s)$|^  .*\d+ of [\d,]+ \S+.* left$")
+_PROGRESS = re.compile(r"  \S.*: [\d,]+ of [\d,]+ \w+, .*/s")
 _VARIES = re.compile(
     r"\d{8}-\d{6}-\d{6}-[0-9a-f]{6}|\d{4}-\d\d-\d\d[ T][\d:+]+|\b[0-9a-f]{6}\b|\d+ min( \d+ s)?|[\d.]+ (s|ms|h|MB|kB|GB)\b|[ ─━]+"
 )

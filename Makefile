@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKSPACE ?= longtake-workspace
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-service chaos lint format bench captioner clean
+.PHONY: help demo test test-slow test-service chaos lint format bench captioner docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | awk -F: '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ captioner: $(VENV)/.installed  ## train the Flickr8k captioner and write flickr8
 	@test -n "$(DATA)" || { echo "say where Flickr8k is: make captioner DATA=/path/to/flickr8k"; exit 1; }
 	$(BIN)/longtake run flickr8k-top-down --data $(DATA) --workspace $(WORKSPACE)
 	$(BIN)/longtake export flickr8k-top-down flickr8k.captioner --float16 --frames 4 --workspace $(WORKSPACE) --note "Trained on Flickr8k's photos, whose terms allow research and education only."
+
+docs: $(VENV)/.installed-dev  ## run the examples of README.md and docs/ and write what they print (CLIPS=real clips, KEEP=folder for the next time)
+	$(BIN)/python -m docs.examples $(PAGES) $(if $(KEEP),--keep $(KEEP)) $(if $(CLIPS),--clips $(CLIPS))
 
 clean:  ## remove the virtual environment and caches (never a workspace)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

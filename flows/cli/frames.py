@@ -57,6 +57,6 @@ def frames(
         out.print_json(data=rows)
         return
     for row in rows:
-        out.print(f"[bold]{escape(row['video'])}[/]  {row['sampling']}", highlight=False)
+        out.print_line(f"[bold]{escape(row['video'])}[/]  {row['sampling']}")
         for numbers, seconds in zip(row["frames"], row["seconds"], strict=True):
             out.print(f"  {seconds:9.3f} s  {' '.join(map(str, numbers))}", highlight=False, soft_wrap=True)

@@ -90,7 +90,7 @@ def print_problems(problems: list[Problem], most: int = 20) -> None:
     for problem in quarantined[:most]:
         err.print_line(f"  {escape(problem.item)}: {escape(problem.reason)} [dim]({problem.kind})[/]")
     if len(quarantined) > most:
-        err.print(f"  ... and {len(quarantined) - most} more; the report and 'longtake status RECIPE --json' list all")
+        err.print_line(f"  ... and {len(quarantined) - most} more; the report and 'longtake status RECIPE --json' list all")
     others: dict[str, int] = {}
     for problem in problems:
         if problem.kind == SPLIT_DERIVED:

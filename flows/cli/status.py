@@ -42,7 +42,7 @@ def doctor(
     broken = [f for f in findings if not f.fine]
     if broken:
         if not as_json:
-            out.print(f"[red]{len(broken)} to fix[/], see beside ✗; then run [bold cyan]longtake doctor[/] again")
+            out.print_line(f"[red]{len(broken)} to fix[/], see beside ✗; then run [bold cyan]longtake doctor[/] again")
         raise typer.Exit(1)
     if not as_json:
         known = (workspace.expanduser() / "workspace.json").is_file()

@@ -89,6 +89,6 @@ def check(as_json: JsonOption = False) -> None:
         for problem in problems:
             out.print_line(f"[red]✗[/] {escape(problem.item)}  {escape(problem.reason)}")
         if not well and not problems:
-            out.print("no weights are registered yet; 'longtake weights list' shows what nets want")
+            out.print_line("no weights are registered yet; 'longtake weights list' shows what nets want")
     if problems:
         raise typer.Exit(1)

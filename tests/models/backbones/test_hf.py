@@ -15,7 +15,6 @@ import torch
 import transformers as hf
 
 from models.backbones import hf_folder
-from models.backbones.classes import class_names
 from models.backbones.hf import HfBackbone, clip_in, load
 from models.backbones.openvino_model import OpenVinoModel, convert
 from models.backbones.weights import WeightsUnavailable
@@ -135,11 +134,13 @@ def test_a_clip_has_the_models_own_number_of_frames(folders: dict[str, Path]) ->
     assert jepa(fitted(jepa, frames(6)))["pooled"].shape == (1, 24)
 
 
-def test_classes_have_the_names_of_the_config(folders: dict[str, Path]) -> None:
-    weights = folders["vit"] / hf_folder.WEIGHTS
-    assert class_names(f"hf:{folders['vit']}", 3, weights) == tuple(ANIMALS.values())
-    assert class_names(f"hf:{folders['vit']}", 4, weights) is None and class_names("hf:a/b", 3) is None
-    assert class_names(f"hf:{folders['clip']}", 2, folders["clip"] / hf_folder.WEIGHTS) is None
+def test_classes_have_the_names_of_the_config(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert hf_folder.labels(folders["vit"]) == list(ANIMALS.values())
+    named = {"0": "a\x1b[31mb\n", "1": "c"}
+    assert hf_folder.labels(changed(folders["vit"], tmp_path, "config.json", id2label=named)) == ["a[31mb", "c"]
+    for unnamed in ({"0": "a", "2": "b"}, {"0": 1}, ["a"]):
+        (tmp_path / "copy" / "config.json").write_text(json.dumps({"id2label": unnamed}))
+        assert hf_folder.labels(tmp_path / "copy") is None
 
 
 def test_names_are_a_repository_or_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +186,8 @@ def test_a_folder_brings_no_code(folders: dict[str, Path], tmp_path: Path) -> No
         ({"model_type": "vit_mae"}, "hides patches at random"),
         ({"model_type": "siglip2"}, "siglip2-base-patch16-224"),
         ({"model_type": "bert"}, "get all files"),
-        ({"vision_config": {"hidden_size": 32}}, "get all files"),
+        ({"vision_config": {"hidden_size": 32}}, "cannot be opened"),
+        ({"projection_dim": 13}, "does not fit its config.json"),
     ],
 )
 def test_what_is_no_plain_vision_model_is_refused(

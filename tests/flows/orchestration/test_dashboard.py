@@ -103,7 +103,7 @@ def test_nothing_but_reports_is_served(shown: Shown, changed: Any) -> None:
     assert answer.status_code == 404 and "format" not in answer.text
 
 
-def test_a_link_in_a_workspace_leads_nowhere(shown: Shown, place: Place, tmp_path: Path) -> None:
+def test_a_link_in_a_workspace_leads_nowhere(place: Place, tmp_path: Path) -> None:
     label = label_workspace(tmp_path / "home", place.workspace.root)
     (page,) = place.workspace.root.glob("artifacts/report/*/report.html")
     key = page.parent.name

@@ -100,7 +100,8 @@ def _command(block: Block, n: int, world: Path, recorded: dict[str, str]) -> str
     """A command and what it prints, laid out as what stood there."""
     command, old = block.commands[n]
     code = block.exit_code if n == len(block.commands) - 1 else 0
-    output = recorded.pop(command, None) or run(["bash", "-c", command], world, block, code)
+    printed = run(["bash", "-c", command], world, block, code)
+    output = recorded.pop(command, printed)  # what it printed when there was something to do
     shown = old.rstrip("\n").split("\n") if old.strip() else []
     new = _elided(output.rstrip("\n").split("\n"), shown) if shown else []
     kept = shown if [normal(line) for line in new] == [normal(line) for line in shown] else new
@@ -157,7 +158,7 @@ def add_clips(world: Path, clips: Path) -> None:
 
 
 def _record(world: Path, command: str) -> None:
-    """Runs a command of minutes once: the first time that a page shows it, what it printed here stands below it."""
+    """Runs a command of minutes, and keeps what it printed for the first time that a page shows it; there it finds all done."""
     recorded = world / ".recorded.json"
     others = json.loads(recorded.read_text()) if recorded.exists() else {}
     recorded.write_text(json.dumps(others | {command: run(["bash", "-c", command], world)}))
@@ -231,11 +232,12 @@ def main() -> None:
     given = parser.parse_args()
     with TemporaryDirectory() as temporary:
         for page in given.pages:
-            text = rewritten(page, world_for(given.keep or Path(temporary), given.clips))
+            world = world_for(given.keep or Path(temporary), given.clips)
+            text = rewritten(page, world)
             print(f"{page}: {'changed' if text != page.read_text() else 'as it was'}", flush=True)
             page.write_text(text)
-    if not given.clips:
-        print("blocks that need real clips were left as they are: make docs CLIPS=/path/to/fight-detection-surv-dataset")
+        if not (world / "surveillance").exists():
+            print("blocks that need real clips were left as they are: make docs CLIPS=/path/to/fight-detection-surv-dataset")
 
 
 def world_for(keep: Path, clips: Path | None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -75,7 +76,8 @@ def test_two_judges_and_a_retriever_of_its_own_are_trained_apart(place: Place) -
     scores = read_scores(folders["evaluate"])
     assert scores["retriever"].keys() == scores["self_retrieval"].keys() == {"R@1", "R@5", "R@10"}
     assert scores["retriever_places"].keys() == scores["retrieval_places"].keys()
-    low, high = scores["retriever_intervals"]["R@1"]
+    assert "retriever_intervals" not in scores, "of few videos"
+    low, high = json.loads((folders["evaluate"] / "scores.json").read_text())["retriever_intervals"]["R@1"]
     assert 0 <= low <= scores["retriever"]["R@1"] <= high <= 1
     assert "Independent retriever" in (folders["report"] / "report.html").read_text()
 

@@ -61,8 +61,7 @@ def test_a_comma_locale_spaces_in_paths_and_a_read_only_install_change_no_figure
     (scored,) = finish(started)["scored"]
     assert str(place) in command
     assert scored["scores"]["METEOR"] == pytest.approx(METEOR, abs=1e-12) and "METEOR" not in scored["not_computed"]
-    low, high = scored["intervals"]["METEOR"]
-    assert 0 <= low < METEOR < high <= 1
+    assert scored["intervals"] == {}, "of few items"
     assert (contents(place), contents(packaged_jar("meteor", "meteor-1.5.jar").parent)) == before
     assert list(temporary.iterdir()) == []
 

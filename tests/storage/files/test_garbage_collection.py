@@ -226,9 +226,9 @@ def test_temporary_files_of_living_writers_may_vanish_meanwhile(workspace: Works
 def test_captions_and_scores_are_read_back(tmp_path: Path) -> None:
     rows = [CaptionRow("a", "ein großer\u2028ball", -1.5, [[0.5, 0.5]]), CaptionRow("b", "", -2.0)]
     write_jsonl(tmp_path / "captions.jsonl", [vars(row) for row in rows])
-    write_json(tmp_path / "scores.json", {"corpus": {"CIDEr": 0.5}})
+    write_json(tmp_path / "scores.json", {"videos": 2, "corpus": {"CIDEr": 0.5}})
     assert read_captions(tmp_path) == rows
-    assert read_scores(tmp_path) == {"corpus": {"CIDEr": 0.5}}
+    assert read_scores(tmp_path) == {"videos": 2, "corpus": {"CIDEr": 0.5}}
 
 
 @pytest.mark.parametrize("content", ["{", '{"caption": "a"}', "[1]", None])

@@ -88,6 +88,7 @@ def test_a_changed_value_runs_exactly_what_depends_on_it(
     assert json.loads(run_longtake(served, *changed).stdout)["worked"] == foretold
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_share_the_work(environment: dict[str, str], world: Path, finished: Path, tmp_path: Path) -> None:
     workspace = tmp_path / "w"
     arguments = command("run", TINY, "--data", world, "-w", workspace, "--json")
@@ -129,7 +130,7 @@ def test_kill_dash_nine_at_random_moments_changes_nothing(
     seed = random.SystemRandom().randrange(10**6)
     print("seed", seed)
     draw = random.Random(seed)
-    stages = sorted(draw.sample(STAGES, 4), key=STAGES.index)
+    stages = sorted(draw.sample(STAGES, 2), key=STAGES.index)
     kills = [(stage, draw.uniform(0, 0.4)) for stage in stages]
     assert after_kills(served, world, tmp_path / "w", kills) == results(finished)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -56,7 +57,12 @@ def bare_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return world
 
 
-@pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if "quick" in b.marks}))
+def pages_with_quick_examples() -> list[Any]:
+    pages = sorted({block.page for block in BLOCKS if "quick" in block.marks})
+    return [pytest.param(page, marks=[] if page == "README.md" else pytest.mark.slow) for page in pages]
+
+
+@pytest.mark.parametrize("page", pages_with_quick_examples())
 def test_quick_examples_print_what_the_page_shows(page: str, bare_world: Path) -> None:
     (path,) = [one for one in PAGES if one.name == page]
     assert rewritten(path, bare_world, only="quick") == path.read_text()

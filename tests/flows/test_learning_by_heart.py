@@ -63,7 +63,7 @@ def test_there_is_a_recipe_of_every_captioner() -> None:
     assert {kind: load_recipe(name).captioner.kind for kind, name in RECIPES.items()} == {kind: kind for kind in RECIPES}
 
 
-@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in ("g2l", "vre") else k for k in RECIPES])
 def test_it_learns_eight_clips_by_heart(kind: str, eight_clips: Path, shared: Workspace) -> None:
     size = "captioner.base" if kind == "recnet" else "captioner"
     plain = (f"{size}.hidden=64", f"{size}.dropout=0.0")

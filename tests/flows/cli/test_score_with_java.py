@@ -66,6 +66,7 @@ def test_a_comma_locale_spaces_in_paths_and_a_read_only_install_change_no_figure
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_java_loads_while_the_files_are_read(tmp_path: Path) -> None:
     said, truth = written(tmp_path)
     pipe = tmp_path / "pipe"

@@ -211,7 +211,7 @@ def _extracted(step: StageRun) -> str:
 
 def _print_line(step: StageRun, note: str, count: int) -> None:
     mark = "[dim]=[/]" if note == "cached" else "[green]✓[/]"
-    why = f"[dim]{escape(step.reason)}[/]" if step.to_do and note != "cached" else ""
+    why = f"[dim]{escape(step.reason)}[/]" if step.to_do and note != "cached" and step.state != "missing" else ""
     line = f"{mark} {escape(f'{step.label:<24}')} {count:>7} items  {note:>8}  {why}"
     console.print_line(line)
 
@@ -257,7 +257,8 @@ def _outcome(plan: Plan, run: RunRecord, computed: tuple[str, ...]) -> RunOutcom
     scores, metrics = found.get("corpus", {}), {name: found[name] for name in _METRICS if name in found}
     page = str(report.folder / "report.html") if report else ""
     quarantined = sum(problem.quarantined for problem in problems)
-    ended = replace(run, state="done", finished_at=_now(), scores=scores, report=page, quarantined=quarantined)
+    ended = replace(run, state="done", finished_at=_now(), scores=scores, scored=found.get("videos", 0), report=page)
+    ended = replace(ended, quarantined=quarantined)
     return RunOutcome(replace(ended, warnings=_warnings(plan)), problems, computed, metrics)
 
 

@@ -359,7 +359,9 @@ def _explain(detail: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         fields = sorted(_at(detail["loc"][:-1])[1].get("properties", {}))
         close = difflib.get_close_matches(str(detail["loc"][-1]), fields, 1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
+        deeper = [f"{section}.{key}" for section in fields if key in _at((section,))[1].get("properties", {})]
+        meant = " or ".join(f"'{name}'" for name in (close or deeper))
+        hint = f"did you mean {meant}? " if meant else ""
         return f"{key}: there is no such key; {hint}valid keys here: {', '.join(fields)}"
     if kind == "union_tag_invalid":
         context = detail.get("ctx", {})

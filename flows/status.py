@@ -26,7 +26,7 @@ from tasks.framework.stage import StageRun
 _COLOURS = {"done": "green", "stale": "yellow", "missing": "cyan", "forced": "magenta", "partial": "yellow"}
 _STATES = {"missing": "to do", "partial": "half done"}  # words for people
 _RUN_COLOURS = {"done": "green", "failed": "red"}
-_LISTED = 5  # quarantined files that `status` names
+_LISTED = 5  # files that are named
 
 
 def print_plan(plan: Plan, as_json: bool) -> None:
@@ -56,9 +56,14 @@ def understood(plan: Plan) -> list[str]:
     of = ", ".join(f"{splits[split]:,} {split}" for split in SPLITS if splits[split])
     lines = [
         f"data set '{name}' in {plan.data}: {len(videos):,} videos ({of}), {len(snapshot.dataset.captions):,} captions",
-        f"files: {len(files):,} found, {missing:,} missing" + (" (imported features can stand in)" if missing else ""),
+        f"files: {len(files):,} found, {missing:,} missing",
     ]
     lines += [problem.reason for problem in snapshot.dataset.problems if problem.kind == SPLIT_DERIVED]
+    for kind, what in (("no_video", "missing"), ("not_annotated", "not used, since no caption names them")):
+        if items := [problem.item for problem in snapshot.dataset.problems if problem.kind == kind]:
+            lines.append(
+                f"{what}: {', '.join(items[:_LISTED])}" + (f" and {len(items) - _LISTED:,} more" if len(items) > _LISTED else "")
+            )
     free = readable_size(shutil.disk_usage(plan.workspace.root).free)
     return [*lines, f"time: {_expected_time(plan, len(videos))}; {free} of disk are free"]
 
@@ -111,7 +116,7 @@ def commands_after_run(workspace: Workspace, recipe: str | None = None) -> list[
     which = ("--run", recipe) if recipe else ()
     return [
         (command_line(workspace, "report", *which[1:]), "says where its report is"),
-        (command_line(workspace, "caption", "my-videos", *which), "captions videos of your own"),
+        (command_line(workspace, "caption", "new-videos", *which), "captions videos of your own"),
     ]
 
 

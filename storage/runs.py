@@ -17,7 +17,8 @@ from storage.workspace import Workspace
 class RunRecord:
     """One run of a recipe. `stages` maps a stage's label to (stage, key); `stores` are the feature stores it read; `results`
     are what its report reads, by name: "features" -> [(stage, key)], "captioners" -> one or, of an ensemble, several. `name` and
-    `note` are the user's words for it, `settings` what --set changed, `warnings` what is suspicious about its captions."""
+    `note` are the user's words for it, `settings` what --set changed, `warnings` what is suspicious about its captions,
+    `scored` how many videos its scores are of (0: not known)."""
 
     id: str
     recipe_name: str
@@ -37,6 +38,7 @@ class RunRecord:
     note: str = ""
     settings: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    scored: int = 0
 
     @property
     def title(self) -> str:

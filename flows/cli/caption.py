@@ -24,6 +24,7 @@ from storage.datasets.user_files import gather_files
 from storage.errors import UsageError, wrap_os_errors
 from storage.files.atomic import write_text
 from storage.records import Problem
+from storage.results import FEW
 from storage.runs import RunRecord
 from storage.text.caption_writers import RENDERERS, SUBTITLES, CaptionLine, Format, as_row
 
@@ -108,6 +109,7 @@ def caption(
 def _introduction(run: RunRecord, wanted: str | None, file: Path | None) -> str:
     """Which captioner speaks, and why this one."""
     scored = f", CIDEr {100 * run.scores['CIDEr']:.1f}" if "CIDEr" in run.scores else ""
+    scored += f" of {run.scored} videos" if scored and 0 < run.scored < FEW else ""
     why = f"from {file}" if file else f"asked for as '{wanted}'" if wanted else "the newest finished run; --run takes another"
     return f"captioner: {run.title}, run {run.short_id} of {run.finished_at or run.started_at}{scored} ({why})"
 

@@ -160,7 +160,7 @@ def run(
     else:
         print_outcome(outcome)
         if outcome.run.report:
-            print_next((command_line(space, "caption", "my-videos"), "captions videos of your own with this run"))
+            print_next((command_line(space, "caption", "new-videos"), "captions other videos with this run"))
     if outcome.quarantined:
         raise typer.Exit(QUARANTINED)
 

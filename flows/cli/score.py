@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # importing them would load torch before the first line of he
 
 
 def score(
-    predictions: Annotated[Path, typer.Argument(help="Captions: COCO results, JSON lines, or an object of id: caption.")],
+    predictions: Annotated[
+        Path, typer.Argument(help="Captions: COCO results, CSV, TSV, JSON lines, or an object of id: caption.")
+    ],
     references: Annotated[Path, typer.Argument(help="COCO annotations, JSON lines, or an object of id: [captions].")],
     against: Annotated[Path | None, typer.Option(help="Other captions to compare with, pair by pair.")] = None,
     meteor: Annotated[bool, typer.Option(help="METEOR needs Java and some seconds to load.")] = True,
@@ -66,7 +68,7 @@ def _print_comparison(found: Comparison) -> None:
     print_table(table)
     if few:
         what = "intervals and significance" if rest else "intervals"
-        out.print_line(f"[yellow]{first.items} items are too few[/] for {what}, which mean something from {FEW} on")
+        out.print_line(f"[yellow]{first.items:,} are too few items[/] for {what}, which mean something from {FEW} on")
     counts = Table("captions", *map(escape, names))
     for name in first.diversity:
         counts.add_row(name, *(_diversity(name, scored) for scored in found.scored))

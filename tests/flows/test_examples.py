@@ -49,12 +49,11 @@ def test_yaml_is_a_recipe_a_part_of_one_or_a_sweep(block: Block, tmp_path: Path)
         assert isinstance(check_recipe(PART_OF | values, place(block)), Recipe)
 
 
-@pytest.fixture(scope="module")
-def bare_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def bare_world(tmp_path: Path) -> Path:
     """What examples need that were marked as quick: no demo, no clips."""
-    world = tmp_path_factory.mktemp("docs") / "world"
-    examples.prepare(world, demo=False)
-    return world
+    examples.prepare(tmp_path / "world", demo=False)
+    return tmp_path / "world"
 
 
 def pages_with_quick_examples() -> list[Any]:

@@ -111,8 +111,9 @@ def test_a_data_set_that_cannot_be_used_is_one_line_and_exit_code_1(
 
 
 def test_one_malformed_entry_among_good_ones_stops_nothing(longtake: Longtake, recipe: Path, tmp_path: Path) -> None:
-    data = spoiled(tmp_path / "data", GOOD + '{"video": 1}\n')
-    assert longtake("run", recipe, "--data", data, "--dry-run").code == 0
+    data = spoiled(tmp_path / "data", GOOD + '{"video": 1}\n{"video": "no-such-clip.mp4", "caption": "x"}\n')
+    answer = longtake("run", recipe, "--data", data, "--dry-run")
+    assert answer.code == 0 and "\nmissing: 1, no-such-clip\n" in answer.out and "not used" not in answer.out
 
 
 def test_a_data_folder_that_is_not_there_is_one_line_and_exit_code_1(longtake: Longtake, recipe: Path) -> None:
@@ -214,7 +215,7 @@ def test_status_of_a_finished_run_leads_to_its_report_and_to_captions(
     monkeypatch.setenv("LONGTAKE_WORKSPACE", str(place.root / "workspace"))
     shown = longtake("status", TOY, "--data", place.data).out
     assert "Everything is done." in shown and "Next: longtake report toy " in shown
-    assert "longtake caption my-videos --run toy " in shown and "--workspace" not in shown
+    assert "longtake caption new-videos --run toy " in shown and "--workspace" not in shown
 
 
 def test_status_names_the_files_in_the_quarantine(longtake: Longtake, place: Place) -> None:

@@ -72,7 +72,7 @@ def test_the_table_shows_every_score_and_why_one_is_missing(files: tuple[Path, P
     page += longtake("score", good, truth, "--no-meteor").out
     assert all(name in page for name in ({*SCORES} - {"CIDEr-D"} | {"UniCap", "AvgLen", "Vocabulary", "difference"}))
     assert "CIDEr-D" not in page and " to " not in page.partition("captions")[0], "one number once, and no interval of two items"
-    assert "items are too few for intervals and significance" in page and "95 % interval" not in page
+    assert "2 are too few items for intervals and significance" in page and "95 % interval" not in page
     assert "METEOR of bad.jsonl not computed: not asked for" in page
     assert "1 items with references have no caption and were not scored (c)" in page
     assert "1 captions have no reference with a word and were not scored (z)" in page

@@ -82,6 +82,12 @@ def test_the_best_epoch_is_kept_and_patience_ends_it(context: StageContext) -> N
     assert sorted(path.name for path in context.folder.iterdir()) == ["captioner.safetensors", "curves.jsonl"]
 
 
+def test_where_every_epoch_scores_0_the_last_one_is_kept(context: StageContext) -> None:
+    trained = run_training(context, training([0.0] * EPOCHS))
+    assert trained.best.epoch == EPOCHS - 1 and len(trained.history) == EPOCHS, "the CIDEr of one video says nothing"
+    assert Checkpoint.load(context.folder / "captioner.safetensors").values["epoch"] == EPOCHS - 1
+
+
 def test_the_last_epoch_is_kept_on_request_whatever_validation_finds(context: StageContext) -> None:
     options = FitOptions(epochs=EPOCHS, learning_rate=0.01, keep="last")
     trained = run_training(context, training([0.9, 0.1, 0.1, 0.2], options=options, patience=1))

@@ -64,8 +64,8 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
 
     The hash puts an id on [0, 1): the lowest `test_share` is test, the next `val_share` val, the rest train. If three
     or more ids leave a split empty that has a share, it borrows one: test and val the lowest, train the highest on that
-    line of a split that has two or more. Of twelve or more ids each such split has three: one video cannot tell a good
-    epoch, since its CIDEr is always 0. So a new video can move another only by ending or taking over such a loan."""
+    line of a split that has more. Of 16 ids each such split has two, of 24 three: one video cannot tell a good epoch,
+    since its CIDEr is always 0. So a new video can move another only by ending or taking over such a loan."""
     hashes = {name: int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64 for name in ids}
     line = sorted(hashes, key=lambda name: (hashes[name], name))
     splits: dict[str, Split] = {}
@@ -73,7 +73,7 @@ def derive_splits(ids: Iterable[str], val_share: float, test_share: float) -> tu
         splits[name] = "test" if hashes[name] < test_share else "val" if hashes[name] < test_share + val_share else "train"
     lent: list[str] = []
     shares: dict[Split, float] = {"test": test_share, "val": val_share, "train": 1.0 - test_share - val_share}
-    least = 3 if len(line) >= 12 else 1 if len(line) >= 3 else 0
+    least = min(3, max(1, len(line) // 8)) if len(line) >= 3 else 0
     for split, share in shares.items():
         while share > 0 and (sizes := Counter(splits.values()))[split] < least:
             order = reversed(line) if split == "train" else line

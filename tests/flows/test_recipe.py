@@ -144,7 +144,9 @@ def test_an_unknown_key_lists_the_valid_ones(setting: str, place: str, meant: st
 
 
 def test_a_key_without_its_section_is_found_in_the_sections() -> None:
-    assert "there is no such key; did you mean 'boosting.epochs' or 'key_frames.epochs' or 'seeding.epochs'? " in mistake("epochs=5")
+    assert "there is no such key; did you mean 'boosting.epochs' or 'key_frames.epochs' or 'seeding.epochs'? " in mistake(
+        "epochs=5"
+    )
 
 
 def test_keys_of_another_kind_are_not_listed() -> None:

@@ -150,13 +150,15 @@ def test_a_new_video_moves_no_other_and_the_shares_are_kept():
 
 def test_a_derived_split_is_the_same_on_every_machine_and_in_every_version():
     splits, lent = derive_splits([f"video{i}" for i in range(16)], 0.1, 0.1)
-    assert sorted(name for name, split in splits.items() if split == "val") == ["video1", "video12", "video2"]
-    assert sorted(name for name, split in splits.items() if split == "test") == ["video10", "video14", "video9"]
-    assert lent == ["video10", "video1", "video12"], "one video cannot tell a good epoch"
+    assert sorted(name for name, split in splits.items() if split == "test") == ["video14", "video9"]
+    val = sorted(name for name, split in splits.items() if split == "val")
+    assert val == ["video10", "video2"] and lent == ["video10"], "one video cannot tell a good epoch"
+    several, _ = derive_splits([f"video{i}" for i in range(24)], 0.1, 0.1)
+    assert min(Counter(several.values()).values()) >= 3
 
 
 @given(
-    st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=3, max_size=14), st.text("abc", min_size=1)
+    st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=3, max_size=18), st.text("abc", min_size=1)
 )
 def test_no_split_of_a_small_set_is_empty_and_a_new_video_moves_at_most_the_lent(ids, new):
     splits, lent = derive_splits(ids, 0.1, 0.1)

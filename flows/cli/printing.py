@@ -77,7 +77,8 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     parts += [f"self-retrieval {name} {100 * value:.1f} %" for name, value in shares.items()]
     out.print_line(", ".join(parts))
     if videos < FEW:
-        out.print_line(f"[yellow]Only {videos} videos were scored[/]: such scores vary a lot from one set to the next.")
+        scored = "video was" if videos == 1 else "videos were"
+        out.print_line(f"[yellow]Only {videos} {scored} scored[/]: such scores vary a lot from one set to the next.")
     for name, why in metrics["not_computed"].items():
         out.print_line(f"[dim]{name} not computed: {escape(why)}[/]")
 

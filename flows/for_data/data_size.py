@@ -23,7 +23,7 @@ def recipe_for_data(recipe: Recipe, snapshot: DatasetSnapshot, notes: list[str])
         for name, usual in (("batch_size", how.usual_batch_size), ("patience", how.usual_patience)):
             asked, value = getattr(how, name), getattr(found, name)
             if asked == "auto" and value != usual:
-                notes.append(f"{where}.{name} is {value}, not {usual}, for {len(counts)} training videos; --set changes it")
+                notes.append(f"{where}.{name} is {value}, not {usual}, with {len(counts):,} videos to train on; --set changes it")
         return found
 
     seeding, boosting, words, embedding = recipe.seeding, recipe.boosting, recipe.words, recipe.embedding

@@ -149,10 +149,10 @@ def load(name: str, weights: Path | None, seed: int) -> HfBackbone:
     videos = hf_folder.VIDEO_PROCESSOR in settings or "video_processor" in nested
     local = {"local_files_only": True, "trust_remote_code": False}
     exact = {"use_safetensors": True, "dtype": torch.float32, "weights_only": True}
-    told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # what lacks is refused below
+    loading = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # what lacks is refused below
     try:
         auto = _auto_model(transformers, config)
-        net, info = auto.from_pretrained(folder, config=config, **local, **exact, **told)
+        net, info = auto.from_pretrained(folder, config=config, **local, **exact, **loading)
         opened = transformers.AutoVideoProcessor if videos else transformers.AutoImageProcessor
         processor = opened.from_pretrained(folder, **local)
     except Exception as error:  # of many kinds: transformers', safetensors' and the hub's
@@ -207,7 +207,7 @@ def _open_config(name: str, folder: Path) -> Any:
 
 
 def _transformers(name: str) -> Any:
-    """The package, told to say nothing."""
+    """The package, which prints nothing from now on."""
     try:
         transformers = import_module("transformers")
     except ImportError as error:

@@ -97,7 +97,8 @@ def warnings(metrics: Values) -> list[str]:
     if metrics["videos"] >= FEW:
         return []
     vary = "such scores vary a lot from one set to the next, and intervals would mean nothing"
-    return [f"Only {metrics['videos']} videos were scored: {vary}."]
+    scored = "1 video was" if metrics["videos"] == 1 else f"{metrics['videos']} videos were"
+    return [f"Only {scored} scored: {vary}."]
 
 
 def published_note(kind: str, metrics: Values) -> str:

@@ -12,7 +12,7 @@ def test_small_data_gets_small_batches_under_the_key_that_the_number_has(world: 
     stated = plan_pipeline(recipe_on(world, seeding={"epochs": 1, "batch_size": 4, "patience": 60}), space)
     left = plan_pipeline(recipe_on(world, seeding={"epochs": 1, "patience": 60}), space)
     assert left.recipe.seeding.batch_size == 4 and left.keys == stated.keys
-    assert left.notes == [f"seeding.batch_size is 4, not 32, for {_training(left)} training videos; --set changes it"]
+    assert left.notes == [f"seeding.batch_size is 4, not 32, with {_training(left)} videos to train on; --set changes it"]
     assert stated.notes == []
 
 
